@@ -1,0 +1,25 @@
+"""The one base class of this project's errors, and those of serving.
+
+An error's text says what is wrong, the value, what is allowed and what to do
+next; the `flows` command prints it as one line without a traceback.
+"""
+
+
+class MolError(Exception):
+    """A known error with a message meant for the person at the command line."""
+
+
+class InvalidAdapterName(MolError, ValueError):
+    """A served name is not `<slot>@<12 hex digits>`."""
+
+
+class EngineUnavailable(MolError, ConnectionError):
+    """The engine does not answer, or not as an OpenAI-compatible server would."""
+
+
+class EngineRefused(MolError, RuntimeError):
+    """The engine answered a call with an error status."""
+
+
+class AdapterNotServable(MolError, ValueError):
+    """An adapter folder is not what an engine can load (format, rank, base, modules)."""

@@ -1,0 +1,56 @@
+"""The slot table and the harness profile: which slots there are and the prompts in force.
+
+A profile is data: its digest goes on every hop, so that a prompt change is
+visible in the traces.
+"""
+
+from pydantic import Field
+
+from serving.records import SLOT_PATTERN, Record, content_id
+
+
+class Slot(Record):
+    """A named place for one adapter."""
+
+    name: str = Field(pattern=SLOT_PATTERN)
+    description: str
+    """What the router is told about it."""
+    system: str
+    """System prompt of its answer hops."""
+    offers_tools: bool = False
+    """Whether the client's tools are passed to it."""
+    verifiers: tuple[str, ...] = ()
+    """Verifier names whose outcome is this slot's business; the evidence for blaming the router."""
+
+
+class Profile(Record):
+    """Prompts, slots and limits of one MoL harness version."""
+
+    slots: tuple[Slot, ...]
+    router: str = "L0"
+    """Slot that routes."""
+    route_prompt: str
+    """Appended to the user's text; `{slots}` and `{labels}` are filled in."""
+    route_prefill: str = ""
+    summary_prompt: str
+    handover_template: str
+    """How another slot's past turns stand in a view; `{summaries}` is filled in."""
+    max_answer_tokens: int = Field(default=96, gt=0)
+    max_summary_tokens: int = Field(default=192, gt=0, le=192)
+
+    @property
+    def digest(self) -> str:
+        """Content hash of the whole profile."""
+        return content_id(self.model_dump(mode="json"))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Slot names in order; the legal routes."""
+        return tuple(s.name for s in self.slots)
+
+    def slot(self, name: str) -> Slot:
+        """Return the slot called `name`; KeyError if there is none."""
+        for slot in self.slots:
+            if slot.name == name:
+                return slot
+        raise KeyError(name)
