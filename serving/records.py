@@ -168,8 +168,10 @@ class Hop(Record):
     finish_reason: str | None = None
     status: HopStatus
     error: str | None = None
+    confidence: float | None = None
+    """Route hops: probability the model gave the chosen label, where the engine tells."""
     propensity: float | None = None
-    """Probability of the chosen route, where logged."""
+    """Route hops: probability with which the router's policy takes this route (1.0 when greedy)."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
