@@ -1,0 +1,66 @@
+"""Verify a tool call: the right function with the right arguments, valid by its schema."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jsonschema
+
+from serving.records import Message
+from traces.verifiers.check import Check
+
+
+def check_tool_call(
+    answer: Message, name: str, arguments: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]
+) -> Check:
+    """Compare the answer's single tool call with the expected one.
+
+    Strings are compared without regard to case and outer spaces, numbers by value.
+    `tools` are in OpenAI form; the call must also be valid by the schema of its tool.
+    """
+    if len(answer.tool_calls) != 1:
+        return Check(False, f"expected one tool call, got {len(answer.tool_calls)}")
+    call = answer.tool_calls[0]
+    try:
+        given = json.loads(call.arguments)
+    except ValueError:
+        return Check(False, "arguments are not JSON")
+    if not isinstance(given, dict):
+        return Check(False, "arguments are not a JSON object")
+    problem = _schema_problem(call.name, given, tools)
+    if problem:
+        return Check(False, problem)
+    if call.name != name:
+        return Check(False, f"called {call.name}, expected {name}")
+    wrong = sorted(
+        key
+        for key in set(given) | set(arguments)
+        if _normal(given.get(key)) != _normal(arguments.get(key))
+    )
+    if wrong:
+        return Check(False, f"wrong value of {', '.join(wrong)}")
+    return Check(True, f"{name} called as expected")
+
+
+def _schema_problem(
+    name: str, arguments: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]
+) -> str | None:
+    for tool in tools:
+        function = tool.get("function", tool)
+        if function.get("name") == name:
+            try:
+                jsonschema.validate(arguments, function.get("parameters", {}))
+            except jsonschema.ValidationError as error:
+                return f"arguments break the schema of {name} at {error.json_path}"
+            return None
+    return f"no tool is called {name[:40]!r}"
+
+
+def _normal(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip().casefold()
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return float(value)
+    return json.dumps(value, sort_keys=True)
