@@ -1,0 +1,75 @@
+"""Short questions (L0) with one right answer."""
+
+import random
+from collections.abc import Mapping
+from functools import partial
+
+from promotion.suites.task import Partition, Phrasings, Task, assistant
+from serving.records import Message
+from traces.verifiers.check import Check
+from traces.verifiers.short_answer import check_short_answer
+
+_CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Germany": "Berlin",
+             "Japan": "Tokyo", "Norway": "Oslo", "Peru": "Lima", "Egypt": "Cairo",
+             "Greece": "Athens", "Austria": "Vienna", "Russia": "Moscow", "China": "Beijing",
+             "Poland": "Warsaw", "Portugal": "Lisbon", "Ireland": "Dublin", "Cuba": "Havana"}  # fmt: skip
+_OPPOSITES = {"hot": "cold", "big": "small", "up": "down", "day": "night", "old": "young",
+              "fast": "slow", "happy": "sad", "light": "dark", "open": "closed", "wet": "dry",
+              "early": "late", "strong": "weak"}  # fmt: skip
+_YOUNG = {"dog": "puppy", "cat": "kitten", "cow": "calf", "sheep": "lamb", "horse": "foal",
+          "lion": "cub", "duck": "duckling", "frog": "tadpole"}  # fmt: skip
+
+_TOPICS: Mapping[str, tuple[Mapping[str, str], Phrasings]] = {
+    "capital": (_CAPITALS, Phrasings(
+        seed=("What is the capital of {key}?",),
+        traffic=("Which city is the capital of {key}?", "Name the capital of {key}.",
+                 "{key} has which capital?"),
+        gate=("Do you know the capital city of {key}?", "What do they call the capital of {key}?"),
+    )),
+    "opposite": (_OPPOSITES, Phrasings(
+        seed=("What is the opposite of {key}?",),
+        traffic=("Tell me the opposite of {key}.", "Which word means the opposite of {key}?",
+                 "The opposite of {key} is what?"),
+        gate=("Give me a word that is the opposite of {key}.", "What word is contrary to {key}?"),
+    )),
+    "young": (_YOUNG, Phrasings(
+        seed=("What is a young {key} called?",),
+        traffic=("What do you call a baby {key}?", "Name the young of a {key}.",
+                 "A young {key} is called what?"),
+        gate=("How do people call the baby of a {key}?", "Which word names a baby {key}?"),
+    )),
+}  # fmt: skip
+_SUMS = Phrasings(
+    seed=("What is {a} plus {b}?",),
+    traffic=("How much is {a} plus {b}?", "Add {a} and {b}.", "{a} + {b} = ?"),
+    gate=("What do {a} and {b} make together?", "Tell me the sum of {a} and {b}."),
+)
+
+
+def make_chat_task(rng: random.Random, partition: Partition) -> Task:
+    """Make one short question."""
+    topic = rng.choice((*sorted(_TOPICS), "sum"))
+    if topic == "sum":
+        a, b = rng.randint(1, 9), rng.randint(1, 9)
+        template, text = _SUMS.pick(rng, partition, {"a": a, "b": b})
+        return _task(f"sum-{template}", text, str(a + b))
+    answers, phrasings = _TOPICS[topic]
+    key = rng.choice(sorted(answers))
+    template, text = phrasings.pick(rng, partition, {"key": key})
+    return _task(f"{topic}-{template}", text, answers[key])
+
+
+def _task(template: str, text: str, right: str) -> Task:
+    return Task(
+        slot="L0",
+        template=f"chat-{template}",
+        text=text[0].upper() + text[1:],
+        answer=assistant(f"{right[0].upper()}{right[1:]}."),
+        verifier="short_answer",
+        check=partial(_check, right=right),
+        keywords=(right,),
+    )
+
+
+def _check(answer: Message, *, right: str) -> Check:
+    return check_short_answer(answer.content, (right,))

@@ -1,0 +1,76 @@
+"""A task of the task world: one request, its right answer, and the check of any answer.
+
+Every domain module (`household`, `functions`, `interface`, `chat`) makes tasks from
+templates that are split three ways, so that no phrasing crosses over: `seed` (what the
+first adapters learned from), `traffic` (what simulated users ask) and `gate` (what
+evaluation asks).
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from serving.records import Message
+from traces.verifiers.check import Check
+
+Partition = Literal["seed", "traffic", "gate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One verifiable request."""
+
+    slot: str
+    """Slot whose skill it asks for."""
+    template: str
+    """Phrasing it was made from; evaluation clusters by it."""
+    text: str
+    answer: Message
+    """The right answer, as an adapter should write it."""
+    verifier: str
+    check: Callable[[Message], Check]
+    keywords: tuple[str, ...]
+    """What a summary of the finished turn must keep for other slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phrasings:
+    """Templates of one request, by partition; `{name}` fields are filled with values."""
+
+    seed: tuple[str, ...]
+    traffic: tuple[str, ...]
+    gate: tuple[str, ...]
+
+    def pick(
+        self, rng: random.Random, partition: Partition, values: Mapping[str, object]
+    ) -> tuple[str, str]:
+        """Return (template id, filled text) of one random phrasing."""
+        choices: Sequence[str] = getattr(self, partition)
+        index = rng.randrange(len(choices))
+        return f"{partition}{index}", choices[index].format(**values)
+
+
+TaskMaker = Callable[[random.Random, Partition], Task]
+
+
+def assistant(text: str) -> Message:
+    """Return an assistant message of plain text."""
+    return Message(role="assistant", content=text)
+
+
+def tool(name: str, description: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool in OpenAI form; all properties are required."""
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": {key: dict(value) for key, value in properties.items()},
+                "required": list(properties),
+                "additionalProperties": False,
+            },
+        },
+    }
