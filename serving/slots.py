@@ -4,9 +4,25 @@ A profile is data: its digest goes on every hop, so that a prompt change is
 visible in the traces.
 """
 
-from pydantic import Field
+import tomllib
+from pathlib import Path
 
+from pydantic import Field, ValidationError
+
+from serving.errors import MolError
 from serving.records import SLOT_PATTERN, Record, content_id
+
+
+class ProfileInvalid(MolError, ValueError):
+    """A profile file cannot be read or breaks the schema."""
+
+
+class UnknownSlot(MolError, KeyError):
+    """A slot is named that the profile does not have."""
+
+    def __str__(self) -> str:
+        """Return the message as it is; KeyError would quote it."""
+        return str(self.args[0])
 
 
 class Slot(Record):
@@ -49,8 +65,40 @@ class Profile(Record):
         return tuple(s.name for s in self.slots)
 
     def slot(self, name: str) -> Slot:
-        """Return the slot called `name`; KeyError if there is none."""
+        """Return the slot called `name`.
+
+        Raises:
+            UnknownSlot: if there is none.
+        """
         for slot in self.slots:
             if slot.name == name:
                 return slot
-        raise KeyError(name)
+        raise UnknownSlot(
+            f"No slot {name!r}; the profile has {', '.join(self.labels)}. "
+            "Choose one of them with '--slot'."
+        )
+
+
+DEFAULT_PROFILE = Path(__file__).with_name("profile.toml")
+
+
+def load_profile(path: Path = DEFAULT_PROFILE) -> Profile:
+    """Read a profile from a TOML file.
+
+    Raises:
+        ProfileInvalid: if the file cannot be read or a field is wrong.
+    """
+    try:
+        return Profile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ProfileInvalid(
+            f"Cannot read the profile {str(path)!r}: {error}. "
+            f"Name a TOML file like {DEFAULT_PROFILE.name}."
+        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise ProfileInvalid(
+            f"Profile {str(path)!r}: {field}: {first['msg']}, got {first['input']!r}. "
+            f"Compare it with serving/{DEFAULT_PROFILE.name}."
+        ) from error
