@@ -244,8 +244,9 @@ def _cluster_t(
 
     Two guards against too little variance. If every cluster differs by the same d,
     the limits let a share s = 1 - alpha^(1/G) of clusters, the exact bound on what
-    G alike can have missed, be at the far end of the scale. If fewer clusters stray from 0 than a sign test needs
-    to reach alpha, the limits are no tighter than +-s, what no difference gives.
+    G alike can have missed, be at the far end of the scale. If fewer clusters stray
+    from 0 than a sign test needs to reach alpha, the limits are no tighter than +-s,
+    what no difference at all gives.
     """
     n, groups = len(difference_N), int(cluster_N.max()) + 1
     effect = float(difference_N.mean())

@@ -150,7 +150,7 @@ def test_no_item_is_insufficient() -> None:
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -0.1, 1.5])
 def test_a_score_that_is_not_one_is_refused(score: float) -> None:
-    with pytest.raises(InvalidScores, match="challenger's score .* of item 1"):
+    with pytest.raises(InvalidScores, match=r"challenger's score .* of item 1"):
         compare([0, 1, 1], [0, score, 1], [0, 1, 2])
 
 
