@@ -1,0 +1,251 @@
+"""The rows that one turn offers to one slot.
+
+In: a turn with its hops, outcome and blame. Out: candidates in the slot's own view (the
+exact messages its hop saw), or the reason why the turn teaches this slot nothing.
+
+Three kinds of answer are worth learning: the user's correction of a failure that is this
+adapter's own, an answer that was verified, and (at less weight) one that only a thumb
+vouches for. The router slot also learns routes.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from curation import reasons
+from curation.config import CurationConfig
+from curation.examples import (
+    VIEW_ENDS,
+    Duty,
+    Example,
+    Source,
+    normalise,
+    prompt_id,
+    seen_key,
+    view_end,
+)
+from serving.records import Hop, Message
+from serving.slots import Profile
+
+if TYPE_CHECKING:
+    from traces.blame import Blame
+    from traces.read import TurnBundle
+
+QUOTE_CHARS = 40
+"""A tool result at least this long, repeated whole, makes a completion a quotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An example on its way through the filters."""
+
+    example: Example
+    order: tuple[datetime, str, int]
+    """Start of the turn, turn id, hop number: first come, first kept."""
+    prompt_key: str
+    """Equal for rows that show a model the same messages and tools."""
+    row_key: str
+    """Equal for rows that also have the same completion."""
+    prompt_ids: frozenset[str]
+    """`prompt_id` of the user's text, as asked and as the hop carries it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """What one turn offers to a slot."""
+
+    candidates: tuple[Candidate, ...]
+    dropped_hops: tuple[str, ...]
+    """Reasons for hops left out of a turn that is used."""
+    reason: str | None
+    """Why the turn is not used; None if it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """A hop, and what it should have said."""
+
+    hop: Hop
+    completion: Message | None
+    source: Source
+    duty: Duty
+
+    @property
+    def as_served(self) -> bool:
+        return self.source in ("verified", "thumb")
+
+
+def harvest(bundle: "TurnBundle", slot: str, profile: Profile, config: CurationConfig) -> Harvest:
+    """Return the candidates that a turn offers to `slot`, or why there are none."""
+    refused = _turn_refusal(bundle, slot, profile)
+    if refused is not None:
+        return Harvest((), (), refused)
+    parts: list[list[_Pick] | str] = [_answer_picks(bundle, slot, config)]
+    if slot == profile.router:
+        parts.append(_route_picks(bundle, slot, profile, config))
+    results = tool_results(bundle.hops)
+    used: list[Candidate] = []
+    dropped: list[str] = []
+    for pick in (p for part in parts if not isinstance(part, str) for p in part):
+        problem = _pick_refusal(pick, results)
+        if problem is not None:
+            dropped.append(problem)
+        else:
+            used.append(_candidate(bundle, slot, pick, config))
+    if used:
+        return Harvest(tuple(used), tuple(dropped), None)
+    why = [part for part in parts if isinstance(part, str)]
+    # The router slot may have two reasons: the answer's if it answered, else the route's.
+    return Harvest((), (), dropped[0] if dropped else why[0 if bundle.turn.slot == slot else -1])
+
+
+def tool_results(hops: tuple[Hop, ...]) -> frozenset[str]:
+    """Return the normalised texts that tools gave back in a turn."""
+    texts = {m.content for hop in hops for m in hop.messages if m.role == "tool"}
+    return frozenset(filter(None, map(normalise, texts)))
+
+
+def _turn_refusal(bundle: "TurnBundle", slot: str, profile: Profile) -> str | None:
+    turn, outcome = bundle.turn, bundle.outcome
+    if slot != profile.router and turn.slot is not None and turn.slot != slot:
+        return reasons.OTHER_SLOT
+    if turn.status != "ok" or turn.slot is None:
+        return reasons.TURN_FAILED
+    if turn.canary or any(hop.canary for hop in bundle.hops):
+        return reasons.CANARY
+    if outcome.tier == "C":
+        return reasons.IMPLICIT_ONLY
+    if outcome.success is None or outcome.tier is None:
+        return reasons.NO_OUTCOME
+    return None
+
+
+def _answer_picks(bundle: "TurnBundle", slot: str, config: CurationConfig) -> list[_Pick] | str:
+    outcome = bundle.outcome
+    if bundle.turn.slot != slot:
+        return reasons.OTHER_SLOT
+    hops = [hop for hop in bundle.hops if hop.role == "answer" and hop.slot == slot]
+    if not hops:
+        return reasons.NO_HOP
+    if outcome.success:
+        source: Source = "verified" if outcome.tier == "A" else "thumb"
+        return [_Pick(hop, hop.completion, source, "answer") for hop in hops]
+    refused = _blame_refusal(bundle.blame, "adapter", config)
+    if refused is not None:
+        return refused
+    if bundle.blame is not None and bundle.blame.slot != slot:
+        return reasons.OTHER_ADAPTER
+    if outcome.correction is None:
+        return reasons.NO_CORRECTION
+    # The first hop made the mistake; a retry after an engine error is the one that answered.
+    first = next((hop for hop in hops if hop.status == "ok"), hops[0])
+    called = first.completion is not None and first.completion.tool_calls
+    if called and not outcome.correction.tool_calls:
+        # The text may rest on tool results that this hop had not seen.
+        return reasons.TEXT_FOR_CALL
+    return [_Pick(first, outcome.correction, "edit", "answer")]
+
+
+def _route_picks(
+    bundle: "TurnBundle", slot: str, profile: Profile, config: CurationConfig
+) -> list[_Pick] | str:
+    turn, outcome, blame = bundle.turn, bundle.outcome, bundle.blame
+    hops = [hop for hop in bundle.hops if hop.role == "route" and hop.slot == slot]
+    if not hops:
+        return reasons.NO_ROUTE
+    hop = next((hop for hop in reversed(hops) if hop.status == "ok"), hops[-1])
+    if outcome.success:
+        if outcome.tier != "A":
+            return reasons.ROUTE_UNVERIFIED
+        if labels_in(hop.completion, profile) != {turn.slot}:
+            return reasons.ROUTE_NOT_FOLLOWED
+        return [_Pick(hop, hop.completion, "verified", "route")]
+    refused = _blame_refusal(blame, "router", config)
+    if refused is not None:
+        return refused
+    right = blame.right_slot if blame is not None else None
+    if right is None or right not in profile.labels or right == turn.slot:
+        return reasons.RIGHT_SLOT_UNKNOWN
+    return [_Pick(hop, Message(role="assistant", content=right), "route", "route")]
+
+
+def labels_in(completion: Message | None, profile: Profile) -> set[str]:
+    """Return the slot names that a route completion names, in its text or its call's arguments."""
+    if completion is None:
+        return set()
+    text = " ".join([completion.content, *(call.arguments for call in completion.tool_calls)])
+    return set(re.findall(r"[A-Za-z][A-Za-z0-9_-]*", text)) & set(profile.labels)
+
+
+def _blame_refusal(blame: "Blame | None", klass: str, config: CurationConfig) -> str | None:
+    if blame is None or blame.klass == "unknown":
+        return reasons.BLAME_UNKNOWN
+    if blame.klass != klass:
+        return reasons.BLAMED_ON[blame.klass]
+    return reasons.LOW_CONFIDENCE if blame.confidence < config.min_confidence else None
+
+
+def _pick_refusal(pick: _Pick, results: frozenset[str]) -> str | None:
+    """Return why a hop cannot become a row, None if it can."""
+    hop, completion = pick.hop, pick.completion
+    if hop.status != "ok":
+        return reasons.HOP_FAILED
+    if completion is None or not (completion.content.strip() or completion.tool_calls):
+        return reasons.EMPTY
+    if pick.as_served and hop.finish_reason == "length":
+        return reasons.TRUNCATED
+    if completion.role != "assistant":
+        return reasons.NOT_AN_ANSWER
+    if not _is_json(hop.tools, list) or not all(
+        _is_json(call.arguments, dict) for call in completion.tool_calls
+    ):
+        return reasons.NOT_JSON
+    if view_end(hop.messages) not in VIEW_ENDS:
+        return reasons.VIEW_END
+    if _quotes(completion, results):
+        return reasons.TOOL_RESULT
+    return None
+
+
+def _is_json(text: str, kind: type) -> bool:
+    try:
+        return isinstance(json.loads(text), kind)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _quotes(completion: Message, results: frozenset[str]) -> bool:
+    text = normalise(completion.content)
+    return any(text == r or (len(r) >= QUOTE_CHARS and r in text) for r in results)
+
+
+def _candidate(bundle: "TurnBundle", slot: str, pick: _Pick, config: CurationConfig) -> Candidate:
+    turn, hop = bundle.turn, pick.hop
+    assert pick.completion is not None
+    example = Example.make(
+        # Sides are dealt once all users and conversations are known (`curation.split`).
+        split="train",
+        slot=slot,
+        duty=pick.duty,
+        messages=hop.messages,
+        tools=hop.tools,
+        completion=pick.completion,
+        source=pick.source,
+        weight=config.thumb_weight if pick.source == "thumb" else 1.0,
+        user=turn.user,
+        conversation_id=turn.conversation_id,
+        turn_id=turn.turn_id,
+        hop_id=hop.hop_id,
+    )
+    asked = [m.content for m in hop.messages if m.role == "user"][-1:]
+    prompt_key = seen_key([*hop.messages], hop.tools)
+    return Candidate(
+        example=example,
+        order=(turn.started_at, turn.turn_id, hop.seq),
+        prompt_key=prompt_key,
+        row_key=seen_key([*hop.messages, pick.completion], hop.tools),
+        # A route hop's text is the request plus the route prompt, hence both.
+        prompt_ids=frozenset(map(prompt_id, [turn.request, *asked])),
+    )
