@@ -81,3 +81,8 @@ def view_end(messages: tuple[Message, ...]) -> str:
     if last.role == "assistant" and last.content and not last.tool_calls:
         return "prefill"
     return last.role
+
+
+def text_chars(message: Message) -> int:
+    """Count the characters of a message's text and calls."""
+    return len(message.content) + sum(len(c.name) + len(c.arguments) for c in message.tool_calls)

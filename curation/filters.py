@@ -9,17 +9,12 @@ from collections.abc import Iterable
 
 from curation import reasons
 from curation.config import CurationConfig
+from curation.examples import text_chars
 from curation.harvest import Candidate
-from serving.records import Message
 
 Filtered = tuple[list[Candidate], Counter[str]]
 
 _RANK = {"edit": 0, "route": 0, "verified": 1, "thumb": 2}
-
-
-def text_chars(message: Message) -> int:
-    """Count the characters of a message's text and calls."""
-    return len(message.content) + sum(len(c.name) + len(c.arguments) for c in message.tool_calls)
 
 
 def fits(candidate: Candidate, config: CurationConfig) -> bool:
