@@ -1,0 +1,299 @@
+"""The embedded engine: the calls of `serving.engine` answered in-process by transformers + PEFT.
+
+For trying and for tests: one command runs the whole loop on a laptop. It is not a
+production server; for that there is vLLM behind `serving.openai_engine`.
+
+Concurrent calls are collected and run as batches of one adapter, shortest prompts
+together. Greedy answers do not depend on what else is asked, up to rounding.
+"""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serving.engine import ChatRequest, ChatResult
+from serving.errors import AdapterNotServable, EngineRefused, EngineUnavailable
+from serving.records import Message, content_id
+from serving.template import encode, render_text
+from serving.toolcalls import parse_tool_calls
+
+BASE_NAME = "base"
+"""Name under which the base model without any adapter answers."""
+
+logging.getLogger("transformers").setLevel(logging.ERROR)
+
+
+@dataclass(slots=True)
+class _Call:
+    request: ChatRequest
+    ids: list[int]
+    future: asyncio.Future[ChatResult]
+    started: float
+
+
+class EmbeddedEngine:
+    """An `Engine` in this process.
+
+    Raises:
+        EngineUnavailable: if the base folder holds no model that transformers can load.
+    """
+
+    def __init__(self, base: Path, max_batch: int = 32) -> None:
+        """Load the base model from a Hugging Face folder, float32 on the CPU, bfloat16 on a GPU."""
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        on_gpu = torch.cuda.is_available()
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(
+                base,
+                dtype=torch.bfloat16 if on_gpu else torch.float32,
+                local_files_only=True,
+                use_safetensors=True,
+            )
+        except (OSError, ValueError) as error:
+            raise EngineUnavailable(
+                f"No base model in {str(base)!r}: {str(error).splitlines()[0]} "
+                "Fetch the default one with 'python -m infra.base_model'."
+            ) from error
+        self._model: Any = model.to("cuda" if on_gpu else "cpu").eval()
+        self._model.requires_grad_(False)
+        self._plain = self._model
+        self._max_batch = max_batch
+        self._adapters: dict[str, Path] = {}
+        self._waiting: list[_Call] = []
+        self._pump: asyncio.Task[None] | None = None
+
+    async def chat(self, request: ChatRequest) -> ChatResult:
+        """Queue one request and wait for its answer."""
+        if request.model != BASE_NAME and request.model not in self._adapters:
+            raise EngineRefused(
+                f"The model {request.model!r} does not exist (404). "
+                f"Loaded: {', '.join(await self.models())}."
+            )
+        future: asyncio.Future[ChatResult] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Call(request, self._encode(request), future, time.monotonic()))
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._run())
+        return await future
+
+    async def models(self) -> tuple[str, ...]:
+        """Return the base's name and the adapters' names."""
+        return (BASE_NAME, *self._adapters)
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """Load a PEFT folder under a new name."""
+        if name in self._adapters or name == BASE_NAME:
+            raise EngineRefused(
+                f"The adapter {name!r} is loaded already; a name never changes (400)."
+            )
+        if not (path / "adapter_model.safetensors").is_file():
+            raise AdapterNotServable(
+                f"No adapter_model.safetensors in {str(path)!r}; only safetensors are loaded."
+            )
+        await asyncio.to_thread(self._load, name, path)
+        self._adapters[name] = path
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter."""
+        if name not in self._adapters:
+            raise EngineRefused(f"The adapter {name!r} is not loaded (404).")
+        del self._adapters[name]
+        if self._adapters:
+            self._model.delete_adapter(name)
+        else:
+            self._model = self._model.unload()
+            self._plain = self._model
+
+    async def close(self) -> None:
+        """Fail what is waiting and release the model."""
+        if self._pump is not None:
+            self._pump.cancel()
+        for call in self._waiting:
+            call.future.cancel()
+        self._waiting.clear()
+        self._model = self._plain = None
+
+    def _load(self, name: str, path: Path) -> None:
+        from peft import PeftModel
+
+        if self._adapters:
+            self._model.load_adapter(path, adapter_name=name, torch_device="cpu")
+        else:
+            self._model = PeftModel.from_pretrained(self._plain, path, adapter_name=name)
+        self._model.eval()
+
+    def _encode(self, request: ChatRequest) -> list[int]:
+        text = render_text(
+            self._tokenizer,
+            request.messages,
+            request.tools,
+            continue_final=request.continue_final,
+        )
+        return encode(self._tokenizer, text)
+
+    async def _run(self) -> None:
+        await asyncio.sleep(0)
+        while self._waiting:
+            batch = self._next_batch()
+            try:
+                results = await asyncio.to_thread(self._answer, batch)
+            except Exception as error:  # noqa: BLE001 - handed to the callers that wait
+                for call in batch:
+                    call.future.set_exception(
+                        EngineRefused(f"The embedded engine failed (500): {error!r}")
+                    )
+                continue
+            for call, result in zip(batch, results, strict=True):
+                if not call.future.done():
+                    call.future.set_result(result)
+            await asyncio.sleep(0)
+
+    def _next_batch(self) -> list[_Call]:
+        groups: dict[tuple[Any, ...], list[_Call]] = defaultdict(list)
+        for call in self._waiting:
+            r = call.request
+            groups[r.model, r.choices, r.temperature, r.seed, r.max_tokens].append(call)
+        largest = max(groups.values(), key=len)
+        batch = sorted(largest, key=lambda call: len(call.ids))[: self._max_batch]
+        taken = {id(call) for call in batch}
+        self._waiting = [call for call in self._waiting if id(call) not in taken]
+        return batch
+
+    def _answer(self, batch: Sequence[_Call]) -> list[ChatResult]:
+        import torch
+
+        request = batch[0].request
+        with torch.inference_mode(), self._using(request.model):
+            if request.choices:
+                return self._choose(batch)
+            return self._generate(batch)
+
+    def _using(self, name: str) -> Any:
+        import contextlib
+
+        if name == BASE_NAME:
+            return self._model.disable_adapter() if self._adapters else contextlib.nullcontext()
+        self._model.set_adapter(name, inference_mode=True)
+        return contextlib.nullcontext()
+
+    def _generate(self, batch: Sequence[_Call]) -> list[ChatResult]:
+        import torch
+
+        request = batch[0].request
+        ids_B_T, mask_B_T = self._pad([call.ids for call in batch])
+        sampling: dict[str, Any] = {"do_sample": False}
+        if request.temperature > 0:
+            torch.manual_seed(request.seed or 0)
+            sampling = {"do_sample": True, "temperature": request.temperature, "top_k": 0}
+        out_B_T = self._model.generate(
+            input_ids=ids_B_T,
+            attention_mask=mask_B_T,
+            max_new_tokens=request.max_tokens,
+            eos_token_id=self._tokenizer.eos_token_id,
+            pad_token_id=self._pad_id,
+            **sampling,
+        )
+        return [
+            self._result(call, row[ids_B_T.shape[1] :].tolist())
+            for call, row in zip(batch, out_B_T, strict=True)
+        ]
+
+    def _result(self, call: _Call, new_ids: list[int]) -> ChatResult:
+        eos = self._tokenizer.eos_token_id
+        stopped = eos in new_ids
+        if stopped:
+            new_ids = new_ids[: new_ids.index(eos) + 1]
+        text = self._tokenizer.decode(new_ids[:-1] if stopped else new_ids)
+        response_id = _response_id(call)
+        message = Message(role="assistant", content=text)
+        if call.request.tools:
+            message = parse_tool_calls(text, f"call-{response_id[-12:]}")
+        finish = "tool_calls" if message.tool_calls else "stop" if stopped else "length"
+        return ChatResult(
+            response_id=response_id,
+            served_name=call.request.model,
+            message=message,
+            finish_reason=finish,
+            prompt_tokens=len(call.ids),
+            completion_tokens=len(new_ids),
+            prompt_token_ids=tuple(call.ids),
+            completion_token_ids=tuple(new_ids),
+            duration_s=time.monotonic() - call.started,
+        )
+
+    def _choose(self, batch: Sequence[_Call]) -> list[ChatResult]:
+        """Score every choice under the model: exact constrained decoding of a closed set."""
+        import torch
+
+        choices = batch[0].request.choices
+        choice_ids = [self._tokenizer(c, add_special_tokens=False)["input_ids"] for c in choices]
+        shared = 0
+        while (
+            len({tuple(ids[: shared + 1]) for ids in choice_ids}) == 1 < min(map(len, choice_ids))
+        ):
+            shared += 1
+        tails = [ids[shared:] for ids in choice_ids]
+        prompts = [call.ids + choice_ids[0][:shared] for call in batch]
+        if all(len(tail) == 1 for tail in tails):
+            ids_B_T, mask_B_T = self._pad(prompts)
+            logits_B_V = self._model(
+                input_ids=ids_B_T, attention_mask=mask_B_T, logits_to_keep=1
+            ).logits[:, -1]
+            scores_B_C = logits_B_V[:, [tail[0] for tail in tails]].float()
+        else:
+            scores_B_C = torch.tensor([[self._score(p, t) for t in tails] for p in prompts])
+        results = []
+        for call, p_C in zip(batch, torch.softmax(scores_B_C, -1), strict=True):
+            best = int(p_C.argmax())
+            results.append(
+                ChatResult(
+                    response_id=_response_id(call),
+                    served_name=call.request.model,
+                    message=Message(role="assistant", content=choices[best]),
+                    finish_reason="stop",
+                    prompt_tokens=len(call.ids),
+                    completion_tokens=len(choice_ids[best]),
+                    prompt_token_ids=tuple(call.ids),
+                    completion_token_ids=tuple(choice_ids[best]),
+                    choice_probability=float(p_C[best]),
+                    duration_s=time.monotonic() - call.started,
+                )
+            )
+        return results
+
+    def _score(self, prompt: list[int], tail: list[int]) -> float:
+        import torch
+
+        ids = torch.tensor([prompt + tail], device=self._model.device)
+        logits_T_V = self._model(input_ids=ids, logits_to_keep=len(tail) + 1).logits[0, :-1]
+        logprobs_T_V = torch.log_softmax(logits_T_V.float(), -1)
+        return sum(float(logprobs_T_V[t, token]) for t, token in enumerate(tail))
+
+    @property
+    def _pad_id(self) -> int:
+        pad = self._tokenizer.pad_token_id
+        return int(self._tokenizer.eos_token_id if pad is None else pad)
+
+    def _pad(self, rows: Sequence[list[int]]) -> tuple[Any, Any]:
+        """Pad on the left to equal length; return (ids, mask), each (B, T)."""
+        import torch
+
+        width = max(map(len, rows))
+        ids = [[self._pad_id] * (width - len(row)) + row for row in rows]
+        mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+        device = self._model.device
+        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def _response_id(call: _Call) -> str:
+    """Name an answer by what was asked: equal requests get equal ids, runs repeat exactly."""
+    request = call.request
+    key = [request.model, call.ids, request.temperature, request.seed, request.max_tokens]
+    return "chatcmpl-" + content_id(key)[7:31]
