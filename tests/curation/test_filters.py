@@ -3,6 +3,7 @@
 Proved through `select`, the pure part of the build; turns are real records.
 """
 
+import itertools
 import random
 
 from curation_turns import PROFILE, bundle, calls, edited, hop, misrouted, says, user
@@ -85,7 +86,9 @@ def test_a_route_row_is_dropped_for_its_bare_request():
 def test_only_the_last_user_text_seals_a_row():
     sealed = frozenset({prompt_id("earlier")})
     view = [user("earlier"), says("ok"), user("now")]
-    assert chosen([bundle(request="now", hops=[hop("L2", view, says("x"))])], sealed=sealed).examples
+    assert chosen(
+        [bundle(request="now", hops=[hop("L2", view, says("x"))])], sealed=sealed
+    ).examples
 
 
 def test_operators_are_not_punctuation():
@@ -144,7 +147,7 @@ def test_every_stage_adds_up():
         assert stages[0].entered == len(turns)
         for stage in stages:
             assert stage.entered == stage.kept + sum(stage.dropped.values())
-        for before, after in zip(stages[1:], stages[2:], strict=False):
+        for before, after in itertools.pairwise(stages[1:]):
             assert before.kept == after.entered
 
 
