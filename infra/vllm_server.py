@@ -1,0 +1,255 @@
+"""The real vLLM, started for as long as a block runs.
+
+`start(base)` launches the server of `.venv-vllm` on the loopback, waits until it
+answers and yields its address; leaving the block, or dying, stops it. It serves
+the base model under `base`, adapters named in `lora_modules`, and loads others
+while it runs (`/v1/load_lora_adapter`).
+
+Run it: `python -m infra.vllm_server --base FOLDER [--port N] [--lora NAME=FOLDER ...]`
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import httpx
+
+from infra.base_model import say_on_stderr
+from serving.errors import MolError
+
+VENV = Path(__file__).parents[1] / ".venv-vllm"
+BASE_NAME = "base"
+HOST = "127.0.0.1"
+STARTUP_LIMIT_S = 600.0
+
+# The child asks Linux for SIGTERM on its parent's death before it becomes vLLM: a loop that is
+# killed must not leave a server behind. It ends at once if the parent is gone already.
+_LAUNCH = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("The process that started vLLM is gone.")
+module = "vllm.entrypoints.openai.api_server"
+os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[2:]])
+"""
+
+
+class VllmNotInstalled(MolError, FileNotFoundError):
+    """There is no `.venv-vllm`."""
+
+
+class VllmNotStarted(MolError, RuntimeError):
+    """The server ended, or did not answer in time."""
+
+
+@contextlib.contextmanager
+def start(
+    base: Path,
+    port: int = 0,
+    lora_modules: Mapping[str, Path] | None = None,
+    *,
+    max_loras: int = 8,
+    max_lora_rank: int = 16,
+    max_model_len_tokens: int = 2048,
+    max_num_seqs: int = 32,
+    log: Path = Path(".mol/vllm.log"),
+    extra: tuple[str, ...] = (),
+    say: Callable[[str], None] = say_on_stderr,
+) -> Iterator[str]:
+    """Serve `base` while the block runs and yield the address, `http://127.0.0.1:<port>`.
+
+    Args:
+        base: Hugging Face folder; its chat template is the one in force.
+        port: 0 takes a free one.
+        lora_modules: PEFT folders to have loaded from the start, by served name.
+        max_loras: adapters that can be in one batch; also how many vLLM keeps before it
+            silently evicts the least recently used.
+        max_lora_rank: one of 1, 8, 16, 32, 64, 128, 256, 320, 512.
+        max_model_len_tokens: prompt and answer together.
+        max_num_seqs: requests in one batch.
+        log: where vLLM's output goes; written anew.
+        extra: more words for vLLM's command line.
+        say: takes progress lines.
+
+    Raises:
+        VllmNotInstalled: without `.venv-vllm`.
+        VllmNotStarted: if the server ends or does not answer in time; names its last error.
+    """
+    if not (base / "config.json").is_file():
+        raise VllmNotStarted(
+            f"No base model in {str(base)!r}: it has no config.json. "
+            f"Fetch the default one with 'python -m infra.base_model --out {base}'."
+        )
+    python = VENV / "bin" / "python"
+    if not python.exists():
+        raise VllmNotInstalled(f"vLLM is not installed: no {str(VENV)!r}. Run 'make vllm-install'.")
+    port = port or _free_port()
+    options = _options(base, port, max_loras, max_lora_rank, max_model_len_tokens, max_num_seqs)
+    if lora_modules:
+        options += ["--lora-modules", *(f"{n}={p.resolve()}" for n, p in lora_modules.items())]
+    command = [str(python), "-c", _LAUNCH, str(os.getpid()), *options, *extra]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    url = f"http://{HOST}:{port}"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            start_new_session=True,
+        )
+    try:
+        _wait_until_ready(server, url, log, say)
+        yield url
+    finally:
+        _stop(server)
+
+
+def _options(
+    base: Path,
+    port: int,
+    max_loras: int,
+    max_lora_rank: int,
+    max_model_len_tokens: int,
+    max_num_seqs: int,
+) -> list[str]:
+    return [
+        *("--model", str(base.resolve())),
+        *("--served-model-name", BASE_NAME),
+        *("--host", HOST, "--port", str(port)),
+        # Measured on two AVX2 cores: float32 is several times faster than bfloat16.
+        *("--dtype", "float32" if _is_cpu_build() else "auto"),
+        *("--max-model-len", str(max_model_len_tokens)),
+        *("--max-num-seqs", str(max_num_seqs)),
+        # Sampling is what the request says, never what a base's folder suggests.
+        *("--generation-config", "vllm"),
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+        "--enable-lora",
+        *("--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras)),
+        *("--max-lora-rank", str(max_lora_rank)),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        "--disable-uvicorn-access-log",
+    ]
+
+
+def _environment() -> dict[str, str]:
+    # Development endpoints can overwrite weights; they are never on, whatever the shell says.
+    kept = {k: v for k, v in os.environ.items() if k != "VLLM_SERVER_DEV_MODE"}
+    defaults = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 23,000 tokens of the default base
+    }
+    fixed = {
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    return defaults | kept | fixed
+
+
+def _is_cpu_build() -> bool:
+    stamp = VENV / "installed"
+    return stamp.exists() and stamp.read_text().startswith("vllm-cpu")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_ready(
+    server: subprocess.Popen[bytes], url: str, log: Path, say: Callable[[str], None]
+) -> None:
+    say(f"vLLM: starting at {url} (about a minute; log in {log}) ...")
+    started = told = time.monotonic()
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while True:
+            # Before asking: another program may own the port, and answer in vLLM's place.
+            if server.poll() is not None:
+                raise VllmNotStarted(
+                    f"vLLM ended with status {server.returncode!r} while starting: "
+                    f"{_last_error(log)} The whole log is in {str(log)!r}."
+                )
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(f"{url}/health").is_success:
+                    say(f"vLLM: ready ({time.monotonic() - started:.0f} s).")
+                    return
+            now = time.monotonic()
+            if now - started > STARTUP_LIMIT_S:
+                raise VllmNotStarted(
+                    f"vLLM did not answer within {STARTUP_LIMIT_S:.0f} s. The log is in {str(log)!r}."
+                )
+            if now - told >= 10:
+                say(f"vLLM: still starting, {now - started:.0f} s ...")
+                told = now
+            time.sleep(0.5)
+
+
+def _last_error(log: Path) -> str:
+    """Return the line of a log that most likely says why: the last one naming an error."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    named = [line for line in lines if re.search(r"\b\w*(Error|Exception)\b: |error: ", line)]
+    causes = [line for line in named if "root cause above" not in line]
+    line = (causes or named or lines or ["it said nothing."])[-1]
+    return re.sub(r"^.*?\] ", "", line).strip()[:300]
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    """End the server and its workers: asked first, killed after ten seconds."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.wait(timeout=10)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+def main() -> int:
+    """Serve until Ctrl-C; 0 after it, 1 if the server could not start or ended by itself."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--base", type=Path, required=True, help="Hugging Face folder")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument("--lora", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--log", type=Path, default=Path(".mol/vllm.log"))
+    args = parser.parse_args()
+    loras = {}
+    for pair in args.lora:
+        name, _, folder = pair.partition("=")
+        if not (name and folder):
+            parser.error(f"--lora {pair!r} is not NAME=FOLDER")
+        loras[name] = Path(folder)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with start(args.base, args.port, loras, log=args.log) as url:
+            say_on_stderr(f"vLLM: serving {str(args.base)!r} as {BASE_NAME!r}; Ctrl-C stops it.")
+            print(url, flush=True)
+            with httpx.Client(trust_env=False, timeout=30) as client:
+                while True:
+                    time.sleep(2)
+                    client.get(f"{url}/health").raise_for_status()
+    except KeyboardInterrupt:
+        say_on_stderr("vLLM: stopped.")
+        return 0
+    except httpx.HTTPError:
+        say_on_stderr(f"vLLM ended by itself: {_last_error(args.log)} See {str(args.log)!r}.")
+        return 1
+    except MolError as error:
+        say_on_stderr(str(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
