@@ -43,12 +43,8 @@ _VERDICTS: dict[Status, Verdict] = {
 }
 
 
-class UnknownReport(MolError, KeyError):
+class UnknownReport(MolError, LookupError):
     """No gate report is kept under this key."""
-
-    def __str__(self) -> str:
-        """Return the message as it is; KeyError would quote it."""
-        return str(self.args[0])
 
 
 class CorruptReport(MolError, ValueError):

@@ -1,0 +1,171 @@
+"""Put a challenger in its slot, or go back: artifact, registry, then `slots.json`.
+
+In: a gate report and a check of the artifact on disk. Out: the registry's new
+champion and `<home>/slots.json`, which serving reads: per slot the champion's
+name and folder. The registry decides; the file is a copy of it, written last.
+A run killed in between is finished by running it again.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from promotion.gate import GateReport
+from promotion.registry import PromotionRefused, Registry
+from promotion.state import BASE, Change, SlotState
+from serving.disk import write_atomic
+from serving.records import SCHEMA_VERSION, Record, canonical_json
+
+Verify = Callable[[Path], object]
+"""Raises if the adapter folder is not what its digest says or cannot be served."""
+
+
+class SlotEntry(Record):
+    """What one slot serves, as `slots.json` says it."""
+
+    slot: str
+    champion: str | None
+    """Served name, `L2@3fa9c1d2e4b5`; None for the bare base model."""
+    digest: str | None
+    path: str | None
+    """The champion's folder, relative to the home folder."""
+    previous: str | None
+    """Name a rollback returns to, `base`, or None."""
+    generation: int
+
+
+class SlotFile(Record):
+    """The content of `slots.json`."""
+
+    schema_version: int = SCHEMA_VERSION
+    slots: tuple[SlotEntry, ...]
+
+
+class PromotionResult(Record):
+    """What a promotion or rollback left behind."""
+
+    slot: str
+    changed: bool
+    champion: str | None
+    """Served name; None for the bare base model."""
+    previous: str | None
+    generation: int
+    message: str
+
+
+def promote(
+    home: Path, report: GateReport, *, verify: Verify, registry_url: str | None = None
+) -> PromotionResult:
+    """Make the challenger of a passed report champion of its slot.
+
+    `verify` gets the artifact's folder before anything changes. Doing it again
+    changes nothing and says so.
+
+    Raises:
+        PromotionRefused: if the report does not allow it or the artifact is missing.
+        UnknownSlot, UnknownAdapter: if the registry does not know one of them.
+    """
+    with Registry.open(registry_url or home) as registry:
+        state = registry.slot(report.slot)
+        version = registry.version(report.challenger_digest)
+        if state.champion == version.digest:
+            change = Change(state=state, changed=False)
+        else:
+            registry.check(report)
+            _check_artifact(home, version.path, version.name, verify)
+            change = registry.promote(report.slot, version.digest, state.generation, report)
+        export_slots(home, registry)
+    words = "now serves" if change.changed else "serves already"
+    return _result(change, f"Slot {report.slot!r} {words} {version.name!r}")
+
+
+def rollback(
+    home: Path, slot: str, *, verify: Verify | None = None, registry_url: str | None = None
+) -> PromotionResult:
+    """Swap champion and previous of a slot.
+
+    If an earlier rollback was killed before `slots.json` was written, that one
+    is finished instead of being undone.
+
+    Raises:
+        NoPrevious: if there is nothing to go back to.
+        PromotionRefused: if the artifact to go back to is missing.
+        UnknownSlot: naming the slots there are.
+    """
+    with Registry.open(registry_url or home) as registry:
+        state = registry.slot(slot)
+        history = registry.history(slot)
+        exported = {entry.slot: entry.generation for entry in read_slots(home).slots}
+        if history and history[-1].by == "rollback" and exported.get(slot) != state.generation:
+            change = Change(state=state, changed=False)
+        else:
+            if state.previous not in (None, BASE):
+                version = registry.version(str(state.previous))
+                _check_artifact(home, version.path, version.name, verify)
+            change = registry.rollback(slot, state.generation)
+        export_slots(home, registry)
+    serves = change.state.champion_name or BASE
+    words = "went back to" if change.changed else "finished going back to"
+    return _result(change, f"Slot {slot!r} {words} {serves!r}")
+
+
+def export_slots(home: Path, registry: Registry) -> Path:
+    """Write `slots.json` from the registry and return its path; unchanged content stays.
+
+    Looks again after writing: of several writers, whoever is last has written
+    what the registry says.
+    """
+    path = home / "slots.json"
+    while True:
+        content = _content(registry)
+        if path.is_file() and path.read_bytes() == content:
+            return path
+        write_atomic(path, content)
+
+
+def read_slots(home: Path) -> SlotFile:
+    """Return what `slots.json` says; no slots if it is missing or damaged, as it is only a copy."""
+    try:
+        return SlotFile.model_validate_json((home / "slots.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return SlotFile(slots=())
+
+
+def _content(registry: Registry) -> bytes:
+    entries = tuple(_entry(registry, state) for state in registry.slots())
+    return (canonical_json(SlotFile(slots=entries).model_dump(mode="json")) + "\n").encode()
+
+
+def _entry(registry: Registry, state: SlotState) -> SlotEntry:
+    return SlotEntry(
+        slot=state.slot,
+        champion=state.champion_name,
+        digest=state.champion,
+        path=registry.version(state.champion).path if state.champion else None,
+        previous=state.previous_name,
+        generation=state.generation,
+    )
+
+
+def _check_artifact(home: Path, relative: str, name: str, verify: Verify | None) -> None:
+    path = home / relative
+    if not path.is_dir():
+        raise PromotionRefused(
+            f"Adapter {name!r} is registered, but its folder {str(path)!r} is missing; nothing was "
+            "changed. Restore the folder or run 'flows run train' again."
+        )
+    if verify is not None:
+        verify(path)
+
+
+def _result(change: Change, words: str) -> PromotionResult:
+    state = change.state
+    return PromotionResult(
+        slot=state.slot,
+        changed=change.changed,
+        champion=state.champion_name,
+        previous=state.previous_name,
+        generation=state.generation,
+        message=f"{words} (generation {state.generation}).",
+    )

@@ -1,0 +1,126 @@
+"""What the registry keeps, as records: versions, slots, events.
+
+Immutable; the registry turns them into rows and back.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import AwareDatetime, Field, field_validator
+
+from serving.records import SLOT_PATTERN, AdapterVersion, Record, content_id
+
+BASE = "base"
+"""What `SlotState.previous` says where the bare base model served before."""
+GENESIS = "genesis"
+"""`previous_hash` of the first event."""
+EventKind = Literal["bootstrap", "promote", "rollback"]
+
+
+class RegisteredVersion(AdapterVersion):
+    """One adapter version with its origin."""
+
+    slot: str = Field(pattern=SLOT_PATTERN)
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    base_digest: str
+    manifest_digest: str | None = None
+    """Dataset it learned from; None for an imported adapter."""
+    run_key: str | None = None
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    path: str
+    """Its folder, relative to the home folder."""
+    created_at: AwareDatetime
+
+    @field_validator("path")
+    @classmethod
+    def _stays_inside(cls, path: str) -> str:
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise ValueError(f"path {path!r} must be relative to the home folder and stay in it")
+        return path
+
+
+class SlotState(Record):
+    """What a slot serves."""
+
+    slot: str
+    base_digest: str | None
+    """Base model of its adapters; None until the first one."""
+    champion: str | None
+    """Digest; None while the bare base model serves."""
+    previous: str | None
+    """What a rollback returns to: a digest, `base`, or None if there is nothing."""
+    canary: str | None
+    generation: int
+    """Counts the changes."""
+
+    @property
+    def champion_name(self) -> str | None:
+        """Name the champion is served under; None for the base."""
+        return _served_name(self.slot, self.champion)
+
+    @property
+    def previous_name(self) -> str | None:
+        """Name of the previous champion, `base`, or None."""
+        return BASE if self.previous == BASE else _served_name(self.slot, self.previous)
+
+    @classmethod
+    def new(cls, slot: str) -> Self:
+        """Return a slot that never changed."""
+        return cls(
+            slot=slot, base_digest=None, champion=None, previous=None, canary=None, generation=0
+        )
+
+    def moved(self, **changes: str | None) -> Self:
+        """Return the slot one generation on, with its champion as previous."""
+        news: dict[str, Any] = {"previous": self.champion or BASE, **changes}
+        return self.model_copy(update={**news, "generation": self.generation + 1})
+
+
+class Change(Record):
+    """What a request left behind."""
+
+    state: SlotState
+    changed: bool
+    """False if the slot was as asked already."""
+
+
+class Event(Record):
+    """One entry of the log: a slot's state after a change."""
+
+    seq: int
+    at: AwareDatetime
+    slot: str
+    kind: EventKind
+    payload: str
+    """JSON text: the slot's new state and, for a promotion, the report's key."""
+    report_key: str | None
+    previous_hash: str
+    hash: str
+
+    @property
+    def computed_hash(self) -> str:
+        """What `hash` must be."""
+        return content_id(self.model_dump(mode="json", exclude={"hash"}))
+
+    @property
+    def state(self) -> SlotState:
+        """The slot after this event."""
+        return SlotState.model_validate(json.loads(self.payload)["state"])
+
+
+class Tenure(Record):
+    """A version's time as champion."""
+
+    slot: str
+    champion: str | None
+    """Digest; None for the bare base model."""
+    since: AwareDatetime
+    until: AwareDatetime | None
+    """None while it serves."""
+    by: EventKind
+    generation: int
+
+
+def _served_name(slot: str, digest: str | None) -> str | None:
+    return None if digest is None else AdapterVersion(slot=slot, digest=digest).name
