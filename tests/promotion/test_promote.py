@@ -1,0 +1,290 @@
+"""Promotion and rollback on disk: artifact check, registry, `slots.json`, kill and rerun.
+
+The registry and files are real. An adapter is a folder with one file, and its
+check is a small function here: the real one is training's and tested there.
+A kill ends the process in the rename of `slots.json`, or before it, by an audit hook.
+"""
+
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from promotion.config import GateConfig
+from promotion.gate import GateIdentity, GateReport, SuiteScores, judge, save_report
+from promotion.promote import PromotionResult, export_slots, promote, read_slots, rollback
+from promotion.registry import (
+    NoPrevious,
+    PromotionRefused,
+    Registry,
+    UnknownAdapter,
+    UnknownSlot,
+)
+from promotion.state import RegisteredVersion
+from serving.errors import AdapterNotServable
+
+ROOT = Path(__file__).parents[2]
+BASE_DIGEST = "sha256:" + "0" * 64
+
+
+def _digest(number: int) -> str:
+    return f"sha256:{number:012x}" + "f" * 52
+
+
+def _name(number: int, slot: str = "L2") -> str:
+    return f"{slot}@{number:012x}"
+
+
+def _add(registry: Registry, home: Path, number: int, slot: str = "L2") -> None:
+    path = f"adapters/{_digest(number).removeprefix('sha256:')}"
+    (home / path).mkdir(parents=True)
+    (home / path / "adapter_model.safetensors").write_bytes(b"weights")
+    registry.register(
+        RegisteredVersion(
+            slot=slot,
+            digest=_digest(number),
+            base_digest=BASE_DIGEST,
+            path=path,
+            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+    )
+
+
+def _report(champion: int | None, challenger: int, slot: str = "L2", gains: int = 20) -> GateReport:
+    n = 60
+    scores = SuiteScores(
+        suite="suite",
+        slot=slot,
+        item_ids=tuple(map(str, range(n))),
+        clusters=tuple(map(str, range(n))),
+        champion=(0.0,) * n,
+        challenger=(1.0,) * gains + (0.0,) * (n - gains),
+        identical=False,
+        unchanged=False,
+    )
+    identity = GateIdentity(
+        slot=slot,
+        champion_digest=None if champion is None else _digest(champion),
+        challenger_digest=_digest(challenger),
+        base_digest=BASE_DIGEST,
+        suites_digest="sha256:" + "d" * 64,
+        seed=0,
+        code_version="1",
+    )
+    return judge(scores, [], GateConfig(), identity)
+
+
+def _whole(path: Path) -> None:
+    """Refuse a folder whose weights are not those written above."""
+    if (path / "adapter_model.safetensors").read_bytes() != b"weights":
+        raise AdapterNotServable(f"Adapter {str(path)!r} was altered.")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    with Registry.open(tmp_path, ("L0", "L1", "L2")) as registry:
+        for number in (1, 2, 3):
+            _add(registry, tmp_path, number)
+        _add(registry, tmp_path, 11, "L1")
+        registry.bootstrap("L2", _digest(1))
+        export_slots(tmp_path, registry)
+    return tmp_path
+
+
+def _promote(home: Path, champion: int | None = 1, challenger: int = 2) -> PromotionResult:
+    return promote(home, _report(champion, challenger), verify=_whole)
+
+
+def _everything(home: Path) -> tuple[object, ...]:
+    """The state that a refusal must leave alone."""
+    with Registry.open(home) as registry:
+        return registry.slots(), registry.events(), (home / "slots.json").read_bytes()
+
+
+def test_promotion_is_what_serving_reads(home: Path) -> None:
+    result = _promote(home)
+    assert result.changed
+    assert (result.champion, result.previous) == (_name(2), _name(1))
+    entry = next(e for e in read_slots(home).slots if e.slot == "L2")
+    assert (entry.champion, entry.previous, entry.generation) == (_name(2), _name(1), 2)
+    assert entry.path is not None
+    assert (home / entry.path / "adapter_model.safetensors").is_file()
+
+
+def test_no_other_slot_moves(home: Path) -> None:
+    before = {e.slot: e for e in read_slots(home).slots}
+    _promote(home)
+    after = {e.slot: e for e in read_slots(home).slots}
+    assert [slot for slot in before if before[slot] != after[slot]] == ["L2"]
+
+
+def test_promoting_again_says_that_nothing_changed(home: Path) -> None:
+    _promote(home)
+    before = _everything(home)
+    again = _promote(home)
+    assert not again.changed
+    assert again.message == f"Slot 'L2' serves already '{_name(2)}' (generation 2)."
+    assert _everything(home) == before
+
+
+def test_a_report_that_did_not_pass_changes_nothing(home: Path) -> None:
+    before = _everything(home)
+    with pytest.raises(PromotionRefused, match=r"says 'INCONCLUSIVE'.*still serves"):
+        promote(home, _report(1, 2, gains=2), verify=_whole)
+    assert _everything(home) == before
+
+
+def test_a_report_about_a_former_champion_changes_nothing(home: Path) -> None:
+    stale = _report(1, 3)
+    _promote(home)
+    before = _everything(home)
+    with pytest.raises(PromotionRefused, match="is about champion"):
+        promote(home, stale, verify=_whole)
+    assert _everything(home) == before
+
+
+def test_an_altered_artifact_changes_nothing(home: Path) -> None:
+    folder = home / "adapters" / _digest(2).removeprefix("sha256:")
+    (folder / "adapter_model.safetensors").write_bytes(b"other")
+    before = _everything(home)
+    with pytest.raises(AdapterNotServable, match="altered"):
+        _promote(home)
+    assert _everything(home) == before
+
+
+def test_a_missing_artifact_changes_nothing(home: Path) -> None:
+    folder = home / "adapters" / _digest(2).removeprefix("sha256:")
+    folder.rename(home / "elsewhere")
+    before = _everything(home)
+    with pytest.raises(PromotionRefused, match="is missing"):
+        _promote(home)
+    assert _everything(home) == before
+
+
+def test_an_unknown_challenger_changes_nothing(home: Path) -> None:
+    before = _everything(home)
+    with pytest.raises(UnknownAdapter, match=_name(1)):
+        _promote(home, challenger=99)
+    assert _everything(home) == before
+
+
+def test_an_unknown_slot_is_refused(home: Path) -> None:
+    with pytest.raises(UnknownSlot, match="'L0', 'L1', 'L2'"):
+        promote(home, _report(1, 2, slot="L8"), verify=_whole)
+    with pytest.raises(UnknownSlot, match="'L0', 'L1', 'L2'"):
+        rollback(home, "L8")
+
+
+def test_rollback_restores_what_served(home: Path) -> None:
+    before = next(e for e in read_slots(home).slots if e.slot == "L2")
+    _promote(home)
+    result = rollback(home, "L2")
+    after = next(e for e in read_slots(home).slots if e.slot == "L2")
+    assert result.message == f"Slot 'L2' went back to '{_name(1)}' (generation 3)."
+    assert (after.champion, after.path) == (before.champion, before.path)
+    assert after.previous == _name(2)
+
+
+def test_rollback_of_a_first_adapter_serves_the_base(home: Path) -> None:
+    promote(home, _report(None, 11, slot="L1"), verify=_whole)
+    result = rollback(home, "L1")
+    assert result.champion is None
+    assert "went back to 'base'" in result.message
+    entry = next(e for e in read_slots(home).slots if e.slot == "L1")
+    assert (entry.champion, entry.path) == (None, None)
+
+
+def test_rollback_without_a_previous_changes_nothing(home: Path) -> None:
+    before = _everything(home)
+    with pytest.raises(NoPrevious):
+        rollback(home, "L2")
+    assert _everything(home) == before
+
+
+def test_rollback_to_a_missing_artifact_changes_nothing(home: Path) -> None:
+    _promote(home)
+    (home / "adapters" / _digest(1).removeprefix("sha256:")).rename(home / "elsewhere")
+    before = _everything(home)
+    with pytest.raises(PromotionRefused, match="is missing"):
+        rollback(home, "L2")
+    assert _everything(home) == before
+
+
+def test_slots_on_disk_follow_the_registry_whoever_writes(home: Path) -> None:
+    """Promotions of different slots at once: the file ends as the registry says."""
+    reports = [_report(1, 2), _report(None, 11, slot="L1")]
+    threads = [
+        threading.Thread(target=promote, args=(home, report), kwargs={"verify": _whole})
+        for report in reports
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entries = {e.slot: e.champion for e in read_slots(home).slots}
+    assert entries == {"L0": None, "L1": _name(11, "L1"), "L2": _name(2)}
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x00\xff", b"[1]"])
+def test_a_damaged_slots_file_is_written_anew(home: Path, content: bytes) -> None:
+    (home / "slots.json").write_bytes(content)
+    _promote(home)
+    assert len(read_slots(home).slots) == 3
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from promotion.gate import load_report
+from promotion.promote import promote, rollback
+
+def end_in_rename(event, args):
+    if event == "os.rename" and str(args[1]).endswith("slots.json"):
+        os._exit(9)
+
+sys.addaudithook(end_in_rename)
+home = Path(sys.argv[1])
+if sys.argv[2] == "rollback":
+    rollback(home, "L2")
+else:
+    verify = (lambda path: os._exit(9)) if sys.argv[3:] else (lambda path: None)
+    promote(home, load_report(home, sys.argv[2]), verify=verify)
+"""
+
+
+def _run_until_killed(*arguments: str) -> None:
+    command = [sys.executable, "-c", _KILLED, *arguments]
+    result = subprocess.run(command, check=False, cwd=ROOT)
+    assert result.returncode == 9
+
+
+def test_a_promotion_killed_before_the_flip_changes_nothing(home: Path) -> None:
+    report = _report(1, 2)
+    save_report(home, report)
+    before = _everything(home)
+    _run_until_killed(str(home), report.key, "in-verify")
+    assert _everything(home) == before
+
+
+def test_a_promotion_killed_after_the_flip_is_finished_by_the_next_run(home: Path) -> None:
+    report = _report(1, 2)
+    save_report(home, report)
+    _run_until_killed(str(home), report.key)
+    assert next(e for e in read_slots(home).slots if e.slot == "L2").champion == _name(1)
+    result = promote(home, report, verify=_whole)
+    assert not result.changed
+    assert next(e for e in read_slots(home).slots if e.slot == "L2").champion == _name(2)
+    with Registry.open(home) as registry:
+        assert registry.verify_chain() == 2
+
+
+def test_a_rollback_killed_after_the_flip_is_finished_not_undone(home: Path) -> None:
+    _promote(home)
+    _run_until_killed(str(home), "rollback")
+    result = rollback(home, "L2")
+    assert (result.changed, result.champion) == (False, _name(1))
+    assert "finished going back" in result.message
+    assert next(e for e in read_slots(home).slots if e.slot == "L2").champion == _name(1)
