@@ -64,29 +64,31 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 def template_message(message: Message) -> dict[str, Any]:
     """Return the dict a chat template receives: tool arguments as an object, not as JSON text.
 
-    Source: vLLM 0.32 `entrypoints/chat_utils.py` `_postprocess_messages`.
+    Source: vLLM 0.32 `renderers/chat_utils.py` `_postprocess_messages`; like there, arguments
+    that are not a JSON object are shown to the model as `{}`.
     """
     raw = message.to_openai()
     for call in raw.get("tool_calls", ()):
-        call["function"]["arguments"] = _arguments(call["function"]["arguments"])
+        call["function"]["arguments"] = _arguments_object(call["function"]["arguments"])
     return raw
 
 
 def template_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool with its keys in the order in which vLLM's request model dumps them.
+    """Return a tool with the keys, in the order, that a chat template gets from vLLM.
 
-    Templates print tools with `tojson`, so that the order of keys is part of the prompt.
+    Templates print tools with `tojson`, so the order of keys is part of the prompt.
+    Source: vLLM 0.32 `FunctionDefinition`, which also drops keys it does not know.
     """
     function = tool.get("function", tool)
-    ordered = {key: function.get(key) for key in ("name", "description", "parameters")}
-    return {"type": "function", "function": ordered | function}
+    known = {key: function.get(key) for key in ("name", "description", "parameters")}
+    if function.get("strict") is not None:
+        known["strict"] = function["strict"]
+    return {"type": "function", "function": known}
 
 
-def _arguments(text: str) -> Any:
-    if not text:
-        return {}
+def _arguments_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, dict) else text
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,411 @@
+"""Adapter artifacts: their digest, the proof that an engine can load them, their publication.
+
+In: a plain PEFT folder (from a training run, or from elsewhere). Out:
+`<home>/adapters/<64 hex>/` holding exactly `adapter_config.json`,
+`adapter_model.safetensors` and `version.json`. The name is the digest of what the adapter
+says and weighs, so a folder never changes. Free of torch: files are read as bytes.
+"""
+
+import importlib.metadata
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from serving.disk import new_folder
+from serving.errors import AdapterNotServable, MolError
+from serving.records import (
+    SCHEMA_VERSION,
+    SLOT_PATTERN,
+    AdapterVersion,
+    Record,
+    canonical_json,
+    content_id,
+)
+from training.tensors import (
+    BadTensorFile,
+    Tensor,
+    file_is_finite,
+    folder_tensors,
+    read_header,
+    tensors_digest,
+)
+
+CONFIG_NAME = "adapter_config.json"
+WEIGHTS_NAME = "adapter_model.safetensors"
+VERSION_NAME = "version.json"
+MAX_RANK = 512
+
+_PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"})
+_LORA_TENSOR = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight$")
+_PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
+_FORBIDDEN = (
+    "use_dora",
+    "lora_bias",
+    "modules_to_save",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "use_bdlora",
+    "use_qalora",
+    "trainable_token_indices",
+    "target_parameters",
+)
+"""Settings that vLLM 0.32 rejects (`lora/peft_helper.py`) or ignores while PEFT does not."""
+
+_VOLATILE_BASE_KEYS = frozenset(
+    {"_name_or_path", "_model_name_or_path", "transformers_version", "dtype", "torch_dtype"}
+)
+_LIBRARIES = ("torch", "transformers", "peft", "trl")
+
+
+class UnsafeAdapter(AdapterNotServable):
+    """The folder holds pickled weights, which run code when loaded."""
+
+
+class WrongBase(AdapterNotServable):
+    """The adapter was trained on another base model."""
+
+
+class AlteredAdapter(AdapterNotServable):
+    """The bytes are not those that were published under this digest."""
+
+
+class BaseNotFound(MolError, FileNotFoundError):
+    """A folder holds no base model in safetensors form."""
+
+
+class Version(Record):
+    """`version.json`: which slot's adapter this is and where it came from."""
+
+    schema_version: int = SCHEMA_VERSION
+    slot: str
+    digest: str
+    base_digest: str
+    manifest_digest: str | None = None
+    """Digest of the dataset it learned from; None for an imported adapter."""
+    run_key: str | None = None
+    seed: int | None = None
+    libraries: dict[str, str] = Field(default_factory=dict)
+    """Versions of the libraries that trained it."""
+
+    @property
+    def adapter(self) -> AdapterVersion:
+        """The slot and digest under which it is served."""
+        return AdapterVersion(slot=self.slot, digest=self.digest)
+
+    @property
+    def name(self) -> str:
+        """The name it is served under, `L2@3fa9c1d2e4b5`."""
+        return self.adapter.name
+
+
+def adapter_folder(home: Path, digest: str) -> Path:
+    """Return where the adapter with this digest lies or would lie."""
+    return home / "adapters" / digest.removeprefix("sha256:")
+
+
+def adapter_digest(path: Path) -> str:
+    """Return the digest of an adapter's canonical content.
+
+    It covers the configuration with sorted keys and modules, and each tensor's name, type,
+    shape and bytes; not the order of tensors in the file, nor `version.json`.
+
+    Raises:
+        AdapterNotServable: if a file is missing or unreadable.
+    """
+    config = _canonical_config(_read_config(path))
+    weights = _weights(path)
+    return content_id({"config": config, "tensors": tensors_digest(weights)})
+
+
+def base_digest(base: Path) -> str:
+    """Return the digest of a base model: its tensors and its configuration.
+
+    Kept in memory by file sizes and times, as reading half a gigabyte takes a second.
+
+    Raises:
+        BaseNotFound: if `base` is not a model folder with safetensors weights.
+    """
+    files = sorted(base.glob("*.safetensors")) if base.is_dir() else []
+    if not files or not (base / "config.json").is_file():
+        raise BaseNotFound(
+            f"No base model in {str(base)!r}: it must be a Hugging Face folder with config.json "
+            "and *.safetensors. Fetch the default one with 'python -m infra.base_model'."
+        )
+    stamps = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    config = (base / "config.json").read_text()
+    return _base_digest(base.resolve(), tuple(stamps), config)
+
+
+@lru_cache(maxsize=8)
+def _base_digest(base: Path, _stamps: tuple[tuple[str, int, int], ...], config: str) -> str:
+    settings = {k: v for k, v in json.loads(config).items() if k not in _VOLATILE_BASE_KEYS}
+    return content_id({"config": settings, "tensors": tensors_digest(folder_tensors(base))})
+
+
+def verify_adapter(path: Path, base: Path | None, base_digest: str) -> Version:
+    """Check that a published adapter is whole, unaltered, and servable over this base.
+
+    Args:
+        path: a folder under `<home>/adapters`.
+        base: the base's folder, to check module names and shapes; None skips that.
+        base_digest: what the adapter must have been trained on.
+
+    Raises:
+        AdapterNotServable: naming the first thing that is wrong.
+    """
+    check_servable(path, base)
+    version = read_version(path)
+    if version.base_digest != base_digest:
+        raise WrongBase(
+            f"Adapter {version.name!r} was trained on base {version.base_digest!r}, but the base "
+            f"here is {base_digest!r}. Train it again on this base with 'flows run train'."
+        )
+    found = adapter_digest(path)
+    if found != version.digest or adapter_folder(path, found).name != path.name:
+        raise AlteredAdapter(
+            f"Adapter {str(path)!r} has digest {found!r}, but was published as "
+            f"{version.digest!r}. Delete the folder and train or import it again."
+        )
+    return version
+
+
+def check_servable(path: Path, base: Path | None = None) -> None:
+    """Check a PEFT folder against what vLLM's and PEFT's loaders take, before any digest.
+
+    Source: vLLM 0.32 `lora/peft_helper.py` and `lora/lora_model.py`.
+
+    Raises:
+        UnsafeAdapter: if there is a pickle file in it.
+        AdapterNotServable: naming the first thing that is wrong.
+    """
+    if not path.is_dir():
+        raise AdapterNotServable(
+            f"No adapter folder at {str(path)!r}. Run 'flows adapters list' for those there are."
+        )
+    pickles = sorted(f.name for f in path.rglob("*") if f.suffix.lower() in _PICKLE_SUFFIXES)
+    if pickles:
+        raise UnsafeAdapter(
+            f"Adapter {str(path)!r} holds the pickle file {pickles[0]!r}, which runs code when "
+            f"loaded; only {WEIGHTS_NAME} is allowed. Save it with safe_serialization=True."
+        )
+    config = _read_config(path)
+    _check_config(path, config)
+    tensors = _weights(path)
+    modules = _check_tensors(path, config, tensors)
+    if base is not None:
+        _check_modules(path, modules, tensors, base)
+    for name in file_is_finite(tensors):
+        raise _refused(path, f"tensor {name!r} has a value that is not finite")
+
+
+def publish(
+    home: Path,
+    folder: Path,
+    slot: str,
+    base: Path,
+    *,
+    manifest_digest: str | None = None,
+    run_key: str | None = None,
+    seed: int | None = None,
+    libraries: Mapping[str, str] | None = None,
+) -> Version:
+    """Copy a PEFT folder's configuration and weights, and nothing else, into `<home>/adapters`.
+
+    The base is written as its digest instead of a path on this machine. Publishing the same
+    content again changes nothing and returns what is there.
+
+    Raises:
+        AdapterNotServable: if an engine could not load it; nothing is written.
+    """
+    if not re.match(SLOT_PATTERN, slot):
+        raise AdapterNotServable(f"Slot name {slot!r} must match {SLOT_PATTERN}.")
+    check_servable(folder, base)
+    base_id = base_digest(base)
+    config = _canonical_config(_read_config(folder)) | {"base_model_name_or_path": base_id}
+    digest = content_id({"config": config, "tensors": tensors_digest(_weights(folder))})
+    version = Version(
+        slot=slot,
+        digest=digest,
+        base_digest=base_id,
+        manifest_digest=manifest_digest,
+        run_key=run_key,
+        seed=seed,
+        libraries=dict(libraries or {}),
+    )
+    final = adapter_folder(home, digest)
+    _clear_way(final, version, base)
+    with new_folder(final) as new:
+        shutil.copyfile(folder / WEIGHTS_NAME, new / WEIGHTS_NAME)
+        (new / CONFIG_NAME).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        (new / VERSION_NAME).write_text(version.model_dump_json(indent=2) + "\n")
+        for file in new.iterdir():
+            file.chmod(0o644)
+        new.chmod(0o755)
+    return verify_adapter(final, base, base_id)
+
+
+def _clear_way(final: Path, version: Version, base: Path) -> None:
+    """Remove a damaged folder that stands under this name; refuse one of another slot."""
+    if not final.exists():
+        return
+    try:
+        there = verify_adapter(final, base, version.base_digest)
+    except AdapterNotServable:
+        shutil.rmtree(final)
+        return
+    if there.slot != version.slot:
+        raise AdapterNotServable(
+            f"This adapter is published as {there.name!r} already and cannot be slot "
+            f"{version.slot!r} too: one adapter belongs to one slot. Use another adapter."
+        )
+
+
+def import_adapter(home: Path, folder: Path, slot: str, base: Path) -> Version:
+    """Publish an adapter that was trained elsewhere; a second import finds the first.
+
+    Raises:
+        AdapterNotServable: if an engine could not load it; nothing is written.
+    """
+    config = _read_config(folder) if folder.is_dir() else {}
+    trained_on = str(config.get("base_model_name_or_path") or "")
+    if trained_on.startswith("sha256:") and trained_on != base_digest(base):
+        raise WrongBase(
+            f"Adapter {str(folder)!r} was trained on base {trained_on!r}, but the base "
+            f"{str(base)!r} is {base_digest(base)!r}. Use the base it was trained on."
+        )
+    return publish(home, folder, slot, base)
+
+
+def read_version(path: Path) -> Version:
+    """Read an adapter folder's `version.json`.
+
+    Raises:
+        AdapterNotServable: if it is missing or not such a file.
+    """
+    try:
+        return Version.model_validate_json((path / VERSION_NAME).read_bytes())
+    except FileNotFoundError as error:
+        raise _refused(path, f"{VERSION_NAME} is missing, so nothing says what it is") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(p) for p in first["loc"]) or "the file"
+        raise _refused(path, f"{VERSION_NAME}: {place}: {first['msg']}") from error
+
+
+def list_adapters(home: Path) -> list[Version]:
+    """Return the published adapters, ordered by slot and digest; unfinished folders are not."""
+    folders = (home / "adapters").glob("[0-9a-f]*/")
+    versions = [read_version(f) for f in folders if re.fullmatch(r"[0-9a-f]{64}", f.name)]
+    return sorted(versions, key=lambda v: (v.slot, v.digest))
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that decide what training produces."""
+    return {name: importlib.metadata.version(name) for name in _LIBRARIES}
+
+
+def _refused(path: Path, reason: str) -> AdapterNotServable:
+    return AdapterNotServable(
+        f"Adapter {str(path)!r} cannot be served: {reason}. "
+        "Train it again with 'flows run train' or import a plain LoRA in safetensors form."
+    )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((path / CONFIG_NAME).read_bytes())
+    except FileNotFoundError as error:
+        raise _refused(path, f"{CONFIG_NAME} is missing") from error
+    except ValueError as error:
+        raise _refused(path, f"{CONFIG_NAME} is not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise _refused(path, f"{CONFIG_NAME} holds a {type(config).__name__}, not an object")
+    return config
+
+
+def _canonical_config(config: dict[str, Any]) -> dict[str, Any]:
+    """PEFT writes `target_modules` from a set, in another order each time."""
+    canonical = {k: v for k, v in config.items() if k not in ("peft_version", "auto_mapping")}
+    for key in ("target_modules", "exclude_modules"):
+        if isinstance(canonical.get(key), list):
+            canonical[key] = sorted(canonical[key])
+    result: dict[str, Any] = json.loads(canonical_json(canonical))
+    return result
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return read_header(path / WEIGHTS_NAME)
+    except FileNotFoundError as error:
+        raise _refused(path, f"{WEIGHTS_NAME} is missing") from error
+    except BadTensorFile as error:
+        raise _refused(path, str(error)) from error
+
+
+def _check_config(path: Path, config: dict[str, Any]) -> None:
+    kind, bias, init = config.get("peft_type"), config.get("bias"), config.get("init_lora_weights")
+    if kind != "LORA":
+        raise _refused(path, f"peft_type is {kind!r}, must be 'LORA'")
+    if bias not in (None, "none"):
+        raise _refused(path, f"bias is {bias!r}, must be 'none'")
+    if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
+        raise _refused(path, f"init_lora_weights {init!r} changes the base; use true")
+    for key in _FORBIDDEN:
+        if config.get(key):
+            raise _refused(path, f"{key} is {config[key]!r}; only plain LoRA is allowed")
+    ranks = [config.get("r"), *(config.get("rank_pattern") or {}).values()]
+    for rank in ranks:
+        if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= MAX_RANK:
+            raise _refused(path, f"rank is {rank!r}, must be 1 to {MAX_RANK}")
+
+
+def _check_tensors(
+    path: Path, config: dict[str, Any], tensors: dict[str, Tensor]
+) -> dict[str, dict[str, Tensor]]:
+    """Return the A and B of each module, checked against each other and the ranks allowed."""
+    modules: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _LORA_TENSOR.match(name)
+        if match is None:
+            raise _refused(path, f"tensor {name!r} is not a module's lora_A or lora_B weight")
+        if match["module"].endswith(("lm_head", "embed_tokens")):
+            raise _refused(path, f"tensor {name!r} adapts the vocabulary, which engines drop")
+        modules.setdefault(match["module"], {})[match["side"]] = tensor
+    if not modules:
+        raise _refused(path, f"{WEIGHTS_NAME} holds no tensors")
+    for module, sides in modules.items():
+        shapes = [sides[s].shape if s in sides else None for s in "AB"]
+        a, b = shapes
+        if a is None or b is None or len(a) != 2 or len(b) != 2 or a[0] != b[1]:
+            raise _refused(path, f"module {module!r} has lora_A {a} and lora_B {b}")
+        rank = _rank_of(config, module)
+        if a[0] != rank:
+            raise _refused(path, f"module {module!r} has rank {a[0]}, the config says {rank}")
+    return modules
+
+
+def _rank_of(config: dict[str, Any], module: str) -> int:
+    for pattern, rank in (config.get("rank_pattern") or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return int(rank)
+    return int(config["r"])
+
+
+def _check_modules(
+    path: Path, modules: dict[str, dict[str, Tensor]], tensors: dict[str, Tensor], base: Path
+) -> None:
+    """An engine serves the bare base, silently, for modules whose names it does not know."""
+    base_tensors = folder_tensors(base)
+    for module, sides in modules.items():
+        weight = base_tensors.get(f"{module}.weight")
+        if weight is None:
+            raise _refused(path, f"the base has no module {module!r}")
+        fits = (sides["B"].shape[0], sides["A"].shape[1])
+        if weight.shape != fits:
+            raise _refused(path, f"module {module!r} is {fits}, in the base {weight.shape}")
