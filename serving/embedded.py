@@ -144,7 +144,7 @@ class EmbeddedEngine:
             batch = self._next_batch()
             try:
                 results = await asyncio.to_thread(self._answer, batch)
-            except Exception as error:  # noqa: BLE001 - handed to the callers that wait
+            except Exception as error:
                 for call in batch:
                     call.future.set_exception(
                         EngineRefused(f"The embedded engine failed (500): {error!r}")

@@ -134,7 +134,7 @@ def parse_adapter_name(name: str) -> tuple[str, str]:
     match = _NAME.match(name)
     if match is None:
         raise InvalidAdapterName(
-            f"Adapter name {name!r} is not '<slot>@<12 hex digits>', for example 'L2@3fa9c1d2e4b5'. "
+            f"Adapter name {name!r} is not '<slot>@<12 hex digits>', such as 'L2@3fa9c1d2e4b5'. "
             "Run 'flows adapters list' for the names in use."
         )
     return match["slot"], match["digest"]

@@ -9,16 +9,19 @@ from serving.records import Message
 from traces.verifiers.check import Check
 from traces.verifiers.short_answer import check_short_answer
 
+# fmt: off
 _CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Germany": "Berlin",
              "Japan": "Tokyo", "Norway": "Oslo", "Peru": "Lima", "Egypt": "Cairo",
              "Greece": "Athens", "Austria": "Vienna", "Russia": "Moscow", "China": "Beijing",
-             "Poland": "Warsaw", "Portugal": "Lisbon", "Ireland": "Dublin", "Cuba": "Havana"}  # fmt: skip
+             "Poland": "Warsaw", "Portugal": "Lisbon", "Ireland": "Dublin", "Cuba": "Havana"}
 _OPPOSITES = {"hot": "cold", "big": "small", "up": "down", "day": "night", "old": "young",
               "fast": "slow", "happy": "sad", "light": "dark", "open": "closed", "wet": "dry",
-              "early": "late", "strong": "weak"}  # fmt: skip
+              "early": "late", "strong": "weak"}
 _YOUNG = {"dog": "puppy", "cat": "kitten", "cow": "calf", "sheep": "lamb", "horse": "foal",
-          "lion": "cub", "duck": "duckling", "frog": "tadpole"}  # fmt: skip
+          "lion": "cub", "duck": "duckling", "frog": "tadpole"}
+# fmt: on
 
+# fmt: off
 _TOPICS: Mapping[str, tuple[Mapping[str, str], Phrasings]] = {
     "capital": (_CAPITALS, Phrasings(
         seed=("What is the capital of {key}?",),
@@ -38,7 +41,8 @@ _TOPICS: Mapping[str, tuple[Mapping[str, str], Phrasings]] = {
                  "A young {key} is called what?"),
         gate=("How do people call the baby of a {key}?", "Which word names a baby {key}?"),
     )),
-}  # fmt: skip
+}
+# fmt: on
 _SUMS = Phrasings(
     seed=("What is {a} plus {b}?",),
     traffic=("How much is {a} plus {b}?", "Add {a} and {b}.", "{a} + {b} = ?"),

@@ -27,12 +27,22 @@ TOOLS: tuple[dict[str, Any], ...] = (
 _ROOMS = ("kitchen", "bedroom", "hall", "office", "bathroom", "garage", "attic", "cellar")
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _PEOPLE = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Iris", "Jonas")
+# fmt: off
 _ITEMS = ("milk", "bread", "eggs", "rice", "apples", "coffee", "soap", "butter", "tea", "salt",
-          "flour", "honey", "onions", "cheese", "pasta", "lemons")  # fmt: skip
+          "flour", "honey", "onions", "cheese", "pasta", "lemons")
 _TITLES = ("dentist", "yoga", "football", "piano lesson", "haircut", "book club", "dinner",
-           "swimming", "meeting", "car service")  # fmt: skip
-_NEWS = ("I am late", "happy birthday", "see you soon", "call me back", "dinner is ready",
-         "the train left", "good luck", "the door is open")  # fmt: skip
+           "swimming", "meeting", "car service")
+# fmt: on
+_NEWS = (
+    "I am late",
+    "happy birthday",
+    "see you soon",
+    "call me back",
+    "dinner is ready",
+    "the train left",
+    "good luck",
+    "the door is open",
+)
 _GENRES = ("jazz", "rock", "folk", "soul", "techno", "blues", "opera", "reggae", "disco", "punk")
 _CITIES = ("Paris", "Oslo", "Tokyo", "Lima", "Cairo", "Rome", "Madrid", "Berlin", "Quito", "Delhi")
 
@@ -47,19 +57,25 @@ _VALUES: Mapping[str, Callable[[random.Random], Values]] = {
     "play_music": lambda r: {"genre": r.choice(_GENRES)},
     "get_weather": lambda r: {"city": r.choice(_CITIES)},
 }
+# fmt: off
 _PHRASINGS: Mapping[str, Phrasings] = {
     "set_light": Phrasings(
         seed=("Turn {state} the {room} light.", "Light {state} in the {room}!"),
         traffic=("Switch the light in the {room} {state}.", "{room} lamp {state}, please.",
-                 "I want the light in the {room} {state}.", "Could you turn the {room} light {state}?"),
-        gate=("Please get the {room} lights {state}.", "Make it so that the {room} light is {state}.",
+                 "I want the light in the {room} {state}.",
+                 "Could you turn the {room} light {state}?"),
+        gate=("Please get the {room} lights {state}.",
+              "Make it so that the {room} light is {state}.",
               "The {room} lamp should be {state} now."),
     ),
     "set_heating": Phrasings(
         seed=("Set the {room} to {degrees} degrees.", "Heat the {room} to {degrees}."),
-        traffic=("Make the {room} {degrees} degrees warm.", "Heating in the {room}: {degrees}, please.",
-                 "I would like {degrees} degrees in the {room}.", "Bring the {room} to {degrees} degrees."),
-        gate=("Can the {room} be at {degrees} degrees?", "Change the heating of the {room} to {degrees}.",
+        traffic=("Make the {room} {degrees} degrees warm.",
+                 "Heating in the {room}: {degrees}, please.",
+                 "I would like {degrees} degrees in the {room}.",
+                 "Bring the {room} to {degrees} degrees."),
+        gate=("Can the {room} be at {degrees} degrees?",
+              "Change the heating of the {room} to {degrees}.",
               "Let us have {degrees} degrees in the {room}."),
     ),
     "set_timer": Phrasings(
@@ -104,7 +120,8 @@ _PHRASINGS: Mapping[str, Phrasings] = {
         gate=("Tell me the forecast of {city}.", "What should I expect of the sky over {city}?",
               "Is it sunny in {city} at the moment?"),
     ),
-}  # fmt: skip
+}
+# fmt: on
 
 
 def make_household_task(rng: random.Random, partition: Partition) -> Task:

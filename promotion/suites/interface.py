@@ -10,8 +10,10 @@ from serving.records import Message
 from traces.verifiers.check import Check
 from traces.verifiers.interface import check_interface
 
+# fmt: off
 _TITLES = ("Login", "Profile", "Shopping", "Weather", "Settings", "Contacts", "Tasks", "Payment",
-           "Search", "Support", "Orders", "News", "Travel", "Music", "Photos", "Budget")  # fmt: skip
+           "Search", "Support", "Orders", "News", "Travel", "Music", "Photos", "Budget")
+# fmt: on
 _LABELS = ("Save", "Send", "Cancel", "Next", "Delete", "Refresh", "Share", "Open", "Close", "Print")
 _FIELDS = ("Name", "Email", "City", "Phone", "Password", "Amount", "Date", "Street")
 _LINES = ("Welcome back", "All done", "No results", "Please wait", "Good morning", "Try again")

@@ -1,7 +1,7 @@
 """Verify Python code by running its tests in a subprocess with limits.
 
-The child gets no environment, an empty folder, limits on processor time, memory,
-file size and processes, and a wall-clock limit. It is not a defence against
+The child gets no environment, an empty folder, limits on processor time, memory and
+file size, and a wall-clock limit. It is not a defence against
 hostile code: the network stays reachable.
 """
 
@@ -28,14 +28,14 @@ def check_python(text: str, tests: Sequence[str], wall_limit_s: float = WALL_LIM
     program = code + "\n\n" + "\n".join(tests) + "\nprint('tests passed')\n"
     with tempfile.TemporaryDirectory(prefix="mol-python-") as folder:
         try:
-            done = subprocess.run(  # noqa: S603 - running the model's code under limits is the point
+            done = subprocess.run(
                 [sys.executable, "-I", "-S", "-B", "-c", program],
                 cwd=folder,
                 env={},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=wall_limit_s,
-                preexec_fn=_limit,  # noqa: PLW1509
+                preexec_fn=_limit,
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -49,7 +49,7 @@ def check_python(text: str, tests: Sequence[str], wall_limit_s: float = WALL_LIM
 
 
 def extract_code(text: str) -> str:
-    """Return the first fenced block of a Markdown answer, or the whole text where none is fenced."""
+    """Return the first fenced block of a Markdown answer, or all of it where none is."""
     fenced = re.search(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", text, re.DOTALL)
     return fenced.group(1) if fenced else text
 

@@ -7,7 +7,7 @@ from traces.verifiers.check import Check
 
 
 def check_short_answer(text: str, accepted: Sequence[str], max_words: int = 24) -> Check:
-    """Pass if one of `accepted` occurs as whole words and the text has at most `max_words` words."""
+    """Pass if one of `accepted` occurs as whole words in at most `max_words` words."""
     words = _words(text)
     if len(words) > max_words:
         return Check(False, f"{len(words)} words where at most {max_words} are wanted")

@@ -1,0 +1,201 @@
+"""Record the bundled example: first adapters, and traffic of an MoL server over real vLLM.
+
+    python -m examples.record adapters   # trains examples/adapters/L0..L3 from seed demonstrations
+    python -m examples.record traffic    # serves them, simulates users, writes examples/traces/
+
+The answers are the model's own. Users are simulated: their requests come from the task
+world (`promotion/suites`), a verifier or the user says what was right, and an edit is
+the task's right answer. Days and pauses are simulated, durations measured.
+"""
+
+import asyncio
+import gzip
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promotion.suites.household import TOOLS, run_tool
+from promotion.suites.world import ConversationPlan, PlannedTurn, plan_traffic
+from serving.engine import Engine
+from serving.openai_engine import OpenAIEngine
+from serving.records import AdapterVersion, Feedback, Hop, Message, Record, Turn
+from serving.slots import load_profile
+from serving.turn import (
+    SOURCE,
+    Conversation,
+    OpenTurn,
+    Server,
+    TurnFailed,
+    accept_results,
+    close_turn,
+    continue_turn,
+    finished,
+    start_turn,
+)
+
+EXAMPLES = Path(__file__).parent
+FIRST_DAY = datetime(2026, 11, 2, tzinfo=UTC)
+
+app = typer.Typer(add_completion=False, help=__doc__)
+
+
+@app.command()
+def traffic(
+    base: Annotated[Path, typer.Option(help="Folder of the base model.")] = Path(
+        ".mol/base/SmolLM2-135M-Instruct"
+    ),
+    turns: Annotated[int, typer.Option(help="Turns to record, at least.")] = 440,
+    seed: Annotated[int, typer.Option(help="Which traffic to simulate.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for the spool files.")] = EXAMPLES / "traces",
+) -> None:
+    """Serve the four first adapters with vLLM, let simulated users talk to them, record all."""
+    from infra.vllm_server import start
+    from training.artifact import adapter_digest
+
+    folders = {slot: EXAMPLES / "adapters" / slot for slot in load_profile().labels}
+    versions = {
+        slot: AdapterVersion(slot=slot, digest=adapter_digest(folder))
+        for slot, folder in folders.items()
+    }
+    modules = {versions[slot].name: folder for slot, folder in folders.items()}
+    plans = plan_traffic(turns, seed, FIRST_DAY)
+    with start(base, lora_modules=modules) as base_url:
+        engine = OpenAIEngine(base_url, concurrency=16)
+        names = {slot: version.name for slot, version in versions.items()}
+        records = asyncio.run(record_traffic(engine, names, plans))
+    write_spool(out, records)
+
+
+async def record_traffic(
+    engine: Engine, names: dict[str, str], plans: Sequence[ConversationPlan], at_once: int = 16
+) -> list[Record]:
+    """Run all conversations and return hops, turns and feedback."""
+    gate = asyncio.Semaphore(at_once)
+    done = 0
+
+    async def run(plan: ConversationPlan) -> list[Record]:
+        nonlocal done
+        async with gate:
+            records = await _converse(engine, names, plan)
+        done += 1
+        typer.echo(f"\r{done} of {len(plans)} conversations", nl=False, err=True)
+        return records
+
+    parts = await asyncio.gather(*[run(plan) for plan in plans])
+    typer.echo(err=True)
+    await engine.close()
+    return [record for part in parts for record in part]
+
+
+def write_spool(folder: Path, records: Iterable[Record]) -> None:
+    """Write one compressed JSON-lines file a day, in order of time; equal records, equal bytes."""
+    days: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
+    for record in records:
+        kind = type(record).__name__.lower()
+        at = record.created_at if isinstance(record, Feedback) else record.started_at  # type: ignore[attr-defined]
+        line = json.dumps({"kind": kind, **record.model_dump(mode="json")}, ensure_ascii=False)
+        days[f"{at:%Y-%m-%d}"].append((at, line))
+    folder.mkdir(parents=True, exist_ok=True)
+    for day, lines in sorted(days.items()):
+        text = "".join(line + "\n" for _, line in sorted(lines))
+        (folder / f"{day}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+async def _converse(engine: Engine, names: dict[str, str], plan: ConversationPlan) -> list[Record]:
+    profile = load_profile()
+    now = plan.started_at
+    server = Server(engine, profile, names, clock=lambda: now)
+    conversation = Conversation(plan.conversation_id, plan.user)
+    rng = random.Random(plan.conversation_id)
+    records: list[Record] = []
+    waiting = list(plan.turns)
+    while waiting:
+        planned = waiting.pop(0)
+        open_turn, turn = await _take(server, conversation, planned)
+        now += timedelta(seconds=turn.duration_s)
+        signals, again = _react(planned, open_turn, turn, now, rng)
+        records += [*open_turn.hops, turn, *signals]
+        if again:
+            waiting.insert(0, again)
+        now += timedelta(seconds=rng.uniform(5, 90))
+    return records
+
+
+async def _take(
+    server: Server, conversation: Conversation, planned: PlannedTurn
+) -> tuple[OpenTurn, Turn]:
+    try:
+        turn = await start_turn(server, conversation, planned.task.text, TOOLS)
+        results = [
+            Message(
+                role="tool",
+                content=run_tool(call, broken=planned.device_broken),
+                tool_call_id=call.id,
+            )
+            for call in turn.pending_calls
+        ]
+        if results and planned.narrated:
+            await continue_turn(server, conversation, turn, results)
+        elif results:
+            accept_results(turn, results)
+        return turn, await close_turn(server, conversation, turn)
+    except TurnFailed as failure:
+        failed: OpenTurn = failure.args[0]
+        return failed, finished(conversation, failed)
+
+
+def _react(
+    planned: PlannedTurn, open_turn: OpenTurn, turn: Turn, now: datetime, rng: random.Random
+) -> tuple[list[Feedback], PlannedTurn | None]:
+    """Return the signals a turn gets, and the same request again if the user retries."""
+    if turn.status != "ok":
+        return [], None
+    task, reaction = planned.task, planned.reaction
+    first: Hop = next(hop for hop in open_turn.hops if hop.role == "answer")
+    check = task.check(first.completion or Message(role="assistant"))
+    broken = planned.device_broken and bool(first.completion and first.completion.tool_calls)
+    passed = check.passed and not broken
+
+    def signal(kind: str, name: str, late: timedelta, **fields: object) -> Feedback:
+        by_response = rng.random() < 0.5
+        return Feedback.model_validate(
+            {
+                "source": SOURCE,
+                "target_kind": "response" if by_response else "turn",
+                "target_id": turn.response_ids[0] if by_response else turn.turn_id,
+                "kind": kind,
+                "name": name,
+                "user": turn.user,
+                "created_at": now + late,
+                **fields,
+            }
+        )
+
+    signals = []
+    if reaction.verified:
+        detail = "the device did not act" if broken else check.detail
+        signals.append(
+            signal("verifier", task.verifier, timedelta(), value=float(passed), detail=detail)
+        )
+    if reaction.thumbs:
+        thumb = 1.0 if passed == (rng.random() > 0.03) else -1.0
+        signals.append(signal("thumb", "thumb", timedelta(seconds=4), value=thumb))
+    if passed or broken:
+        return signals, None
+    if reaction.edits:
+        signals.append(signal("edit", "edit", reaction.delay, correction=task.answer))
+    elif reaction.retries:
+        signals.append(signal("retry", "retry", timedelta(seconds=5)))
+        tired = type(reaction)(reaction.verified, reaction.thumbs, False, False, reaction.delay)
+        return signals, PlannedTurn(task, tired, planned.narrated, planned.device_broken)
+    return signals, None
+
+
+if __name__ == "__main__":
+    app()

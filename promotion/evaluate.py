@@ -1,0 +1,126 @@
+"""Run suites on an engine: both arms answer the same prompts, a check scores every answer.
+
+In: suites, and for each arm the served name of every slot. Out: a `SuiteRun` for each
+suite. Finished runs are kept under `evals/`, keyed by everything an answer depends on,
+so that a killed gate goes on where it was and a champion is not asked twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from promotion.gate import SuiteScores
+from promotion.suites.suite import Item, Suite
+from serving.disk import write_atomic
+from serving.engine import ChatRequest, Engine
+from serving.records import Message, Record, content_id
+
+Progress = Callable[[int, int], None]
+"""Called with answered items and their total."""
+
+
+class SuiteRun(Record):
+    """One arm's answers to one suite, item by item."""
+
+    suite: str
+    answers: tuple[Message, ...]
+    scores: tuple[float, ...]
+    details: tuple[str, ...]
+    completion_tokens: int
+
+
+async def run_suites(
+    home: Path,
+    engine: Engine,
+    suites: Sequence[Suite],
+    names: Mapping[str, str],
+    engine_id: str,
+    progress: Progress | None = None,
+) -> dict[str, SuiteRun]:
+    """Answer and score every suite with the versions in `names` (slot to served name).
+
+    `engine_id` tells engines and base models apart whose answers may differ.
+    """
+    total, done = sum(len(suite.items) for suite in suites), 0
+    runs = {}
+    for suite in suites:
+        key = content_id([engine_id, dict(names), suite.digest])
+        path = home / "evals" / f"{key.removeprefix('sha256:')}.json"
+        run = _kept(path)
+        if run is None:
+            run = await _run(engine, suite, names[suite.slot], done, total, progress)
+            write_atomic(path, run.model_dump_json().encode())
+        runs[suite.name] = run
+        done += len(suite.items)
+        if progress:
+            progress(done, total)
+    return runs
+
+
+def pair(
+    suites: Sequence[Suite],
+    champion: Mapping[str, SuiteRun],
+    challenger: Mapping[str, SuiteRun],
+    changed_slot: str,
+) -> list[SuiteScores]:
+    """Put both arms' scores side by side, in the order of `suites`."""
+    return [
+        SuiteScores(
+            suite=suite.name,
+            slot=suite.slot,
+            item_ids=tuple(item.item_id for item in suite.items),
+            clusters=tuple(item.cluster for item in suite.items),
+            champion=champion[suite.name].scores,
+            challenger=challenger[suite.name].scores,
+            identical=_texts(champion[suite.name]) == _texts(challenger[suite.name]),
+            unchanged=suite.slot != changed_slot,
+        )
+        for suite in suites
+    ]
+
+
+async def _run(
+    engine: Engine, suite: Suite, model: str, done: int, total: int, progress: Progress | None
+) -> SuiteRun:
+    async def answer(item: Item) -> tuple[Message, int]:
+        nonlocal done
+        result = await engine.chat(
+            ChatRequest(
+                model=model,
+                messages=item.messages,
+                tools=item.tools,
+                max_tokens=item.max_tokens,
+                choices=item.choices,
+                continue_final=bool(item.choices),
+            )
+        )
+        done += 1
+        if progress:
+            progress(done, total)
+        return result.message, result.completion_tokens
+
+    answered = await asyncio.gather(*[answer(item) for item in suite.items])
+    checks = await asyncio.to_thread(
+        lambda: [item.check(a) for item, (a, _) in zip(suite.items, answered, strict=True)]
+    )
+    return SuiteRun(
+        suite=suite.name,
+        answers=tuple(message for message, _ in answered),
+        scores=tuple(float(check.passed) for check in checks),
+        details=tuple(check.detail for check in checks),
+        completion_tokens=sum(tokens for _, tokens in answered),
+    )
+
+
+def _kept(path: Path) -> SuiteRun | None:
+    try:
+        return SuiteRun.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def _texts(run: SuiteRun) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+    """Answers without the ids that engines give to tool calls at random."""
+    return [(a.content, tuple((c.name, c.arguments) for c in a.tool_calls)) for a in run.answers]
