@@ -1,0 +1,49 @@
+"""Fixtures and the environment of all tests: no network, no telemetry, no state outside `tmp_path`.
+
+The variables are set before any test module is imported, because the libraries
+read them when they are imported.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+os.environ.update(
+    {
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "GX_ANALYTICS_ENABLED": "False",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "VLLM_NO_USAGE_STATS": "1",
+        "NO_COLOR": "1",  # help texts and tables are compared as plain text
+    }
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def private_prefect_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep Prefect's database out of the user's home."""
+    os.environ["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect"))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder for the loop's state, not yet made."""
+    return tmp_path / ".mol"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of shared trace data; skips the test where there is none."""
+    shared = Path(os.environ.get("MOL_SHARED") or REPOSITORY.parent / "shared")
+    if not (shared / "data").is_dir():
+        pytest.skip(f"no {shared / 'data'}; name another shared folder in MOL_SHARED")
+    return shared / "data"
