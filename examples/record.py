@@ -12,16 +12,20 @@ import asyncio
 import gzip
 import json
 import random
+import shutil
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from curation.examples import Duty, Example
 from promotion.suites.household import TOOLS, run_tool
-from promotion.suites.world import ConversationPlan, PlannedTurn, plan_traffic
+from promotion.suites.world import ConversationPlan, PlannedTurn, make_tasks, plan_traffic
 from serving.engine import Engine
 from serving.openai_engine import OpenAIEngine
 from serving.records import AdapterVersion, Feedback, Hop, Message, Record, Turn
@@ -36,20 +40,116 @@ from serving.turn import (
     close_turn,
     continue_turn,
     finished,
+    own_view,
+    route_view,
     start_turn,
+    summary_view,
 )
 
 EXAMPLES = Path(__file__).parent
+DEFAULT_BASE = Path(".mol/base/SmolLM2-135M-Instruct")
 FIRST_DAY = datetime(2026, 11, 2, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedPlan:
+    """How much a first adapter has seen; L1 has seen little on purpose."""
+
+    skill_rows: int
+    summary_rows: int
+    route_rows: int = 0
+    """Rows for each label."""
+    epochs: int = 1
+    learning_rate: float = 6e-4
+
+
+SEED_PLANS = {
+    "L0": SeedPlan(skill_rows=60, summary_rows=24, route_rows=48, epochs=2),
+    "L1": SeedPlan(skill_rows=48, summary_rows=24),
+    "L2": SeedPlan(skill_rows=64, summary_rows=24),
+    "L3": SeedPlan(skill_rows=96, summary_rows=24, epochs=2),
+}
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
 @app.command()
+def adapters(
+    base: Annotated[Path, typer.Option(help="Folder of the base model.")] = DEFAULT_BASE,
+    slots: Annotated[str, typer.Option(help="Which slots, separated by commas.")] = "L0,L1,L2,L3",
+    out: Annotated[Path, typer.Option(help="Folder for the adapters.")] = EXAMPLES / "adapters",
+) -> None:
+    """Train the first adapter of each slot from a few demonstrations of the seed partition."""
+    from training import sft
+    from training.artifact import check_servable
+    from training.config import TrainConfig
+    from training.render import render_rows
+    from training.train import load_tokenizer
+
+    tokenizer = load_tokenizer(base, None)
+    for slot in slots.split(","):
+        plan = SEED_PLANS[slot]
+        config = TrainConfig(r=2, alpha=4, epochs=plan.epochs, learning_rate=plan.learning_rate)
+        rows = render_rows(tokenizer, seed_examples(slot, plan), config.max_length).rows
+        with tempfile.TemporaryDirectory() as work:
+            metrics = sft.fit(rows, base, tokenizer, config, Path(work), _say(slot))
+            typer.echo(f"\n{slot}: {metrics}", err=True)
+            check_servable(Path(work), base)
+            (out / slot).mkdir(parents=True, exist_ok=True)
+            for name in ("adapter_config.json", "adapter_model.safetensors"):
+                shutil.copyfile(Path(work, name), out / slot / name)
+
+
+def seed_examples(slot: str, plan: SeedPlan) -> list[Example]:
+    """Return demonstrations of a slot's duties: its skill, summaries, and routes for the router."""
+    profile = load_profile()
+    seen: list[tuple[Duty, tuple[Message, ...], str, Message]] = []
+    tools = json.dumps(list(TOOLS)) if profile.slot(slot).offers_tools else "[]"
+    for task in make_tasks(slot, plan.skill_rows, 0, "seed"):
+        view = own_view(profile, Conversation("seed"), slot, task.text)
+        seen.append(("answer", view, tools, task.answer))
+    for task in make_tasks(slot, plan.summary_rows, 1, "seed"):
+        view = own_view(profile, Conversation("seed"), slot, task.text)
+        calls = task.answer.tool_calls
+        results = [
+            Message(role="tool", content=run_tool(call), tool_call_id=call.id) for call in calls
+        ]
+        said = task.answer.content or f"{calls[0].name} {calls[0].arguments}"
+        summary = Message(role="assistant", content=f"Asked: {task.text} Answer: {said}")
+        seen.append(("answer", summary_view(profile, view, [task.answer, *results]), "[]", summary))
+    for label in profile.labels if plan.route_rows else ():
+        for task in make_tasks(label, plan.route_rows, 2, "seed"):
+            route = Message(role="assistant", content=label)
+            seen.append(("route", route_view(profile, task.text), "[]", route))
+    return [
+        Example.make(
+            "train",
+            slot=slot,
+            duty=duty,
+            messages=messages,
+            tools=tools_text,
+            completion=completion,
+            source="verified",
+            weight=1.0,
+            user=None,
+            conversation_id="seed",
+            turn_id=f"seed-{number}",
+            hop_id=f"seed-{number}",
+        )
+        for number, (duty, messages, tools_text, completion) in enumerate(seen)
+    ]
+
+
+def _say(slot: str) -> Callable[[int, int, float], None]:
+    def say(step: int, steps: int, loss: float) -> None:
+        typer.echo(f"\r{slot}: step {step} of {steps}, loss {loss:.3f}", nl=False, err=True)
+
+    return say
+
+
+@app.command()
 def traffic(
-    base: Annotated[Path, typer.Option(help="Folder of the base model.")] = Path(
-        ".mol/base/SmolLM2-135M-Instruct"
-    ),
+    base: Annotated[Path, typer.Option(help="Folder of the base model.")] = DEFAULT_BASE,
     turns: Annotated[int, typer.Option(help="Turns to record, at least.")] = 440,
     seed: Annotated[int, typer.Option(help="Which traffic to simulate.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for the spool files.")] = EXAMPLES / "traces",

@@ -64,7 +64,7 @@ def train(
         return done
 
     examples = read_examples(home, manifest, "train")
-    tokenizer = _load_tokenizer(base, chat_template)
+    tokenizer = load_tokenizer(base, chat_template)
     from training import render, sft
 
     rendered = render.render_rows(tokenizer, examples, config.max_length)
@@ -105,7 +105,8 @@ def train(
     return result
 
 
-def _load_tokenizer(base: Path, chat_template: str | None) -> Any:
+def load_tokenizer(base: Path, chat_template: str | None) -> Any:
+    """Return the base's tokenizer with the chat template in force."""
     # Read by huggingface_hub when it is first imported.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
