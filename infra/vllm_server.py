@@ -64,6 +64,7 @@ def start(
     log: Path = Path(".mol/vllm.log"),
     extra: tuple[str, ...] = (),
     venv: Path = VENV,
+    stop_limit_s: float = 10.0,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Iterator[str]:
     """Serve `base` while the block runs and yield the address, `http://127.0.0.1:<port>`.
@@ -80,6 +81,7 @@ def start(
         log: where vLLM's output goes; written anew.
         extra: more words for vLLM's command line.
         venv: the environment vLLM is installed in.
+        stop_limit_s: how long the server may take to end by itself before it is killed.
         say: takes progress lines.
 
     Raises:
@@ -116,7 +118,7 @@ def start(
         _wait_until_ready(server, url, log, say)
         yield url
     finally:
-        _stop(server)
+        _stop(server, stop_limit_s)
 
 
 def _options(
@@ -195,7 +197,8 @@ def _wait_until_ready(
             now = time.monotonic()
             if now - started > STARTUP_LIMIT_S:
                 raise VllmNotStarted(
-                    f"vLLM did not answer within {STARTUP_LIMIT_S:.0f} s. The log is in {str(log)!r}."
+                    f"vLLM did not answer within {STARTUP_LIMIT_S:.0f} s. "
+                    f"The log is in {str(log)!r}."
                 )
             if now - told >= 10:
                 say(f"vLLM: still starting, {now - started:.0f} s ...")
@@ -212,12 +215,12 @@ def _last_error(log: Path) -> str:
     return re.sub(r"^.*?\] ", "", line).strip()[:300]
 
 
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    """End the server and its workers: asked first, killed after ten seconds."""
+def _stop(server: subprocess.Popen[bytes], limit_s: float) -> None:
+    """End the server and its workers: asked first, then killed."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        server.wait(timeout=10)
+        server.wait(timeout=limit_s)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()

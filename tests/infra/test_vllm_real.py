@@ -1,0 +1,168 @@
+"""Proves what the real vLLM of `.venv-vllm` does with the default base and adapters made here.
+
+Nothing is faked; the adapters are random, for what they answer does not matter here.
+"""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from infra.base_model import DEFAULT_FOLDER
+from infra.vllm_server import VENV, start
+
+# Starting takes about a minute, and the first test pays for it.
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+REPOSITORY = Path(__file__).parents[2]
+TIMER = {
+    "type": "function",
+    "function": {
+        "name": "set_timer",
+        "parameters": {
+            "type": "object",
+            "properties": {"minutes": {"type": "integer"}},
+            "required": ["minutes"],
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory):
+    """The real vLLM over the default base, with one adapter from the start."""
+    if not (VENV / "bin" / "python").exists() or not (REPOSITORY / DEFAULT_FOLDER).exists():
+        pytest.fail("vLLM or the base model is missing; run these tests with 'make vllm-test'")
+    folder = tmp_path_factory.mktemp("vllm")
+    adapters = {seed: make_adapter(folder / f"adapter-{seed}", seed) for seed in (1, 2)}
+    base = REPOSITORY / DEFAULT_FOLDER
+    with (
+        start(base, lora_modules={"L1@000000000001": adapters[1]}, log=folder / "log") as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=120) as client,
+    ):
+        yield client, adapters
+
+
+def make_adapter(folder: Path, seed: int) -> Path:
+    """Write a random rank-8 adapter of the default base that changes its answers."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(REPOSITORY / DEFAULT_FOLDER)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
+        model = get_peft_model(base, config)
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.05)
+    model.save_pretrained(folder)
+    return folder
+
+
+def chat(client: httpx.Client, model: str, **options):
+    messages = options.pop(
+        "messages", [{"role": "user", "content": "What is the capital of France?"}]
+    )
+    body = {"model": model, "messages": messages, "max_tokens": 16, "temperature": 0, **options}
+    response = client.post("/v1/chat/completions", json=body)
+    assert response.is_success, response.text
+    return response.json()
+
+
+def said(client: httpx.Client, model: str, **options) -> str:
+    return chat(client, model, **options)["choices"][0]["message"]["content"]
+
+
+def test_the_base_answers_with_its_tokens(served) -> None:
+    client, _ = served
+    answer = chat(client, "base", return_token_ids=True)
+
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+    assert len(answer["choices"][0]["token_ids"]) == answer["usage"]["completion_tokens"]
+    assert len(answer["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
+
+
+def test_an_adapter_named_at_the_start_changes_the_answer(served) -> None:
+    client, _ = served
+
+    assert said(client, "L1@000000000001") != said(client, "base")
+
+
+def test_an_adapter_loads_under_its_digest_name_and_unloads(served) -> None:
+    client, adapters = served
+    name = "L1@000000000002"
+    body = {"lora_name": name, "lora_path": str(adapters[2])}
+    assert client.post("/v1/load_lora_adapter", json=body).is_success
+    loaded = said(client, name)
+    assert client.post("/v1/unload_lora_adapter", json={"lora_name": name}).is_success
+    names = [m["id"] for m in client.get("/v1/models").json()["data"]]
+
+    assert loaded not in (said(client, "base"), said(client, "L1@000000000001"))
+    assert names == ["base", "L1@000000000001"]
+
+
+def test_a_choice_is_one_of_those_given(served) -> None:
+    client, _ = served
+    choices = ["L0", "L1", "L2", "L3"]
+
+    assert said(client, "base", structured_outputs={"choice": choices}) in choices
+
+
+def test_a_written_tool_call_is_parsed(served) -> None:
+    client, _ = served
+    # The base never learned this form, so it is given no choice but the number.
+    call = '<tool_call>{"name": "set_timer", "arguments": {"minutes": %d}}</tool_call>'
+    answer = chat(
+        client,
+        "base",
+        messages=[{"role": "user", "content": "Set a timer for 5 minutes."}],
+        tools=[TIMER],
+        structured_outputs={"choice": [call % n for n in (5, 10)]},
+        max_tokens=64,
+    )
+
+    function = answer["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert function["name"] == "set_timer"
+    assert json.loads(function["arguments"])["minutes"] in (5, 10)
+
+
+def test_the_last_message_is_continued(served) -> None:
+    client, _ = served
+    messages = [
+        {"role": "user", "content": "What is the capital of France?"},
+        {"role": "assistant", "content": "The capital of France is"},
+    ]
+    options = {"continue_final_message": True, "add_generation_prompt": False}
+
+    assert said(client, "base", messages=messages, **options).lstrip().startswith("Paris")
+
+
+def test_the_prompt_has_the_tokens_of_our_own_rendering(served) -> None:
+    from transformers import AutoTokenizer
+
+    client, _ = served
+    tokenizer = AutoTokenizer.from_pretrained(REPOSITORY / DEFAULT_FOLDER)
+    messages = [
+        {"role": "user", "content": "Wake me in 5 minutes."},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "set_timer", "arguments": '{"minutes": 5}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+    ]
+    ours = tokenizer.apply_chat_template(
+        messages, tools=[TIMER], add_generation_prompt=True, return_dict=True
+    )["input_ids"]
+
+    answer = chat(client, "base", messages=messages, tools=[TIMER], return_token_ids=True)
+    assert answer["prompt_token_ids"] == ours
