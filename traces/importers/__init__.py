@@ -1,0 +1,1 @@
+"""Importers: one module a trace format, each from decoded lines to rows."""

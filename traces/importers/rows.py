@@ -1,0 +1,59 @@
+"""Rows that importers make of records, and the reason a line is not one."""
+
+from typing import Any, NamedTuple
+
+from serving.records import SCHEMA_VERSION, Feedback, Hop, Turn, content_id
+from traces.tables import TABLES
+
+_INT64 = 2**63
+_INT_COLUMNS = {
+    table: tuple(c.name for c in columns if c.kind == "int") for table, columns in TABLES.items()
+}
+
+
+class Row(NamedTuple):
+    """One row of one table."""
+
+    table: str
+    values: dict[str, Any]
+
+
+class LineRefused(ValueError):
+    """A line that is not a record; `reason` is a short code, the text says more."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def hop_row(hop: Hop) -> Row:
+    """Return the `hops` row of a hop."""
+    values = hop.model_dump(mode="json")
+    return _checked("hops", hop, {**values, "hop_id": content_id(values)}, "started_at")
+
+
+def turn_row(turn: Turn, origin: str) -> Row:
+    """Return the `turns` row of a turn; `origin` is `recorded` or `joined`."""
+    values = turn.model_dump(mode="json")
+    return _checked("turns", turn, {**values, "origin": origin}, "started_at")
+
+
+def feedback_row(feedback: Feedback) -> Row:
+    """Return the `feedback` row of a signal."""
+    values = feedback.model_dump(mode="json")
+    key = content_id(values)
+    return _checked("feedback", feedback, {**values, "feedback_id": key}, "created_at")
+
+
+def _checked(table: str, record: Hop | Turn | Feedback, values: dict[str, Any], time: str) -> Row:
+    if record.schema_version != SCHEMA_VERSION:
+        raise LineRefused(
+            "schema_version",
+            f"schema_version {record.schema_version} is not {SCHEMA_VERSION}; update this program",
+        )
+    for name in _INT_COLUMNS[table]:
+        value = values[name]
+        if value is not None and not -_INT64 <= value < _INT64:
+            raise LineRefused("bad_record", f"{name} is out of range: {value}")
+    values[time] = getattr(record, time)
+    return Row(table, values)

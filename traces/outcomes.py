@@ -1,0 +1,83 @@
+"""Outcomes: what the signals about a turn add up to.
+
+Pure: a turn and its feedback in, one `Outcome` out.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from serving.records import Feedback, Message, Record, Turn, canonical_json
+
+Tier = Literal["A", "B", "C"]
+
+_TIERS: dict[str, Tier] = {"verifier": "A", "thumb": "B", "edit": "B", "retry": "C"}
+
+
+class Outcome(Record):
+    """The settled outcome of one turn; all signals are kept with it."""
+
+    turn_id: str
+    success: bool | None
+    """None: nobody judged, or only an implicit signal makes the turn suspect."""
+    tier: Tier | None
+    """Tier of the signals that decided."""
+    rule: str
+    """Which part of the rule decided, in one word."""
+    signals: str = "[]"
+    """JSON text: every signal, in order of time."""
+    correction: Message | None = None
+    """The answer the user wanted, from the latest edit."""
+
+
+def tier_of(signal: Feedback) -> Tier | None:
+    """Return a signal's tier: A verified, B explicit, C implicit; None for a plain comment."""
+    return _TIERS.get(signal.kind)
+
+
+def verifier_failed(signal: Feedback) -> bool:
+    """Whether a verifier's score is a failure: anything below 1, or no score at all."""
+    return signal.value is None or signal.value < 1.0
+
+
+def settle(turn: Turn, feedback: Sequence[Feedback]) -> Outcome:
+    """Settle a turn's signals by one rule.
+
+    1. A turn that gave no answer failed (`not_answered`); an abandoned one has no
+       outcome (`abandoned`), whatever was said about it.
+    2. A beats B beats C: the highest tier that spoke decides alone.
+    3. Within A any failed verifier fails the turn (`verified`).
+    4. Within B an edit fails it (`edited`): the answer was not what the user
+       wanted. Otherwise each user's latest thumb counts and one that points down
+       fails it (`thumbed`).
+    5. C alone decides nothing: the turn is suspect (`suspect`), success None.
+    6. Without signals success is None (`unjudged`).
+    """
+    signals = sorted(feedback, key=lambda f: (f.created_at, f.feedback_id))
+    success, tier, rule = _verdict(turn, signals)
+    edits = [f.correction for f in signals if f.kind == "edit" and f.correction is not None]
+    return Outcome(
+        turn_id=turn.turn_id,
+        success=success,
+        tier=tier,
+        rule=rule,
+        signals=canonical_json([f.model_dump(mode="json") for f in signals]),
+        correction=edits[-1] if edits else None,
+    )
+
+
+def _verdict(turn: Turn, signals: Sequence[Feedback]) -> tuple[bool | None, Tier | None, str]:
+    if turn.status == "abandoned":
+        return None, None, "abandoned"
+    if turn.status == "failed":
+        return False, None, "not_answered"
+    verdicts = [verifier_failed(f) for f in signals if f.kind == "verifier"]
+    if verdicts:
+        return not any(verdicts), "A", "verified"
+    if any(f.kind == "edit" for f in signals):
+        return False, "B", "edited"
+    thumbs = {f.user: f.value for f in signals if f.kind == "thumb" and f.value}
+    if thumbs:
+        return all(value > 0 for value in thumbs.values()), "B", "thumbed"
+    if any(tier_of(f) == "C" for f in signals):
+        return None, "C", "suspect"
+    return None, None, "unjudged"

@@ -1,0 +1,220 @@
+"""The lake's tables, declared once: DDL and Arrow schemas are rendered from here.
+
+Nested values (messages, tools, signals) are JSON text: Arrow structs would
+invent null keys in tool arguments. Lists of ids are real lists, so that SQL can
+unnest them. In: records. Out: rows (dicts) and back.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
+
+from serving.records import Record, canonical_json
+
+Kind = Literal["text", "json", "texts", "int", "float", "bool", "time", "bytes"]
+
+_SQL: dict[Kind, str] = {
+    "text": "VARCHAR",
+    "json": "VARCHAR",
+    "texts": "VARCHAR[]",
+    "int": "BIGINT",
+    "float": "DOUBLE",
+    "bool": "BOOLEAN",
+    "time": "TIMESTAMP WITH TIME ZONE",
+    "bytes": "BLOB",
+}
+_ARROW: dict[Kind, pa.DataType] = {
+    "text": pa.string(),
+    "json": pa.string(),
+    "texts": pa.list_(pa.string()),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "time": pa.timestamp("us", tz="UTC"),
+    "bytes": pa.binary(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; `kind` fixes its SQL and its Arrow type."""
+
+    name: str
+    kind: Kind
+    required: bool = True
+
+
+def _optional(name: str, kind: Kind) -> Column:
+    return Column(name, kind, required=False)
+
+
+TABLES: dict[str, tuple[Column, ...]] = {
+    "hops": (
+        Column("hop_id", "text"),
+        Column("schema_version", "int"),
+        Column("source", "text"),
+        Column("conversation_id", "text"),
+        _optional("turn_id", "text"),
+        _optional("user", "text"),
+        Column("seq", "int"),
+        Column("role", "text"),
+        Column("model", "text"),
+        _optional("served_name", "text"),
+        Column("messages", "json"),
+        Column("tools", "json"),
+        Column("params", "json"),
+        _optional("completion", "json"),
+        _optional("response_id", "text"),
+        _optional("finish_reason", "text"),
+        Column("status", "text"),
+        _optional("error", "text"),
+        _optional("propensity", "float"),
+        _optional("confidence", "float"),
+        _optional("prompt_tokens", "int"),
+        _optional("completion_tokens", "int"),
+        _optional("cached_tokens", "int"),
+        _optional("prompt_token_ids", "json"),
+        _optional("completion_token_ids", "json"),
+        Column("started_at", "time"),
+        Column("duration_s", "float"),
+        _optional("ttft_s", "float"),
+        _optional("harness_digest", "text"),
+        Column("canary", "bool"),
+    ),
+    "turns": (
+        Column("turn_id", "text"),
+        Column("schema_version", "int"),
+        Column("source", "text"),
+        Column("conversation_id", "text"),
+        _optional("user", "text"),
+        Column("position", "int"),
+        Column("request", "text"),
+        _optional("answer", "json"),
+        _optional("slot", "text"),
+        _optional("digest", "text"),
+        Column("decision", "text"),
+        Column("status", "text"),
+        _optional("error", "text"),
+        Column("hop_ids", "texts"),
+        Column("response_ids", "texts"),
+        Column("started_at", "time"),
+        Column("duration_s", "float"),
+        Column("canary", "bool"),
+        Column("origin", "text"),
+    ),
+    "feedback": (
+        Column("feedback_id", "text"),
+        Column("schema_version", "int"),
+        Column("source", "text"),
+        Column("target_kind", "text"),
+        Column("target_id", "text"),
+        Column("kind", "text"),
+        Column("name", "text"),
+        _optional("value", "float"),
+        _optional("correction", "json"),
+        _optional("detail", "text"),
+        _optional("user", "text"),
+        Column("created_at", "time"),
+    ),
+    # What a client sent and got, as its capture has it; the hop join reads it.
+    "requests": (
+        Column("request_id", "text"),
+        Column("source", "text"),
+        Column("started_at", "time"),
+        Column("body", "json"),
+    ),
+    "outcomes": (
+        Column("turn_id", "text"),
+        _optional("success", "bool"),
+        _optional("tier", "text"),
+        Column("rule", "text"),
+        Column("signals", "json"),
+        _optional("correction", "json"),
+    ),
+    "blame": (
+        Column("turn_id", "text"),
+        Column("klass", "text"),
+        _optional("slot", "text"),
+        Column("confidence", "float"),
+        Column("evidence", "text"),
+        _optional("right_slot", "text"),
+        Column("code_version", "text"),
+    ),
+    "quarantine": (
+        Column("quarantine_id", "text"),
+        Column("source", "text"),
+        Column("position", "int"),
+        Column("reason", "text"),
+        Column("detail", "text"),
+        Column("raw", "bytes"),
+    ),
+    # `source_id` is the hash of a file's first line, or `join:<source>`.
+    "offsets": (
+        Column("source_id", "text"),
+        Column("name", "text"),
+        Column("consumed_bytes", "int"),
+        Column("consumed_digest", "text"),
+        Column("format", "text"),
+    ),
+}
+"""Table name to columns, in order."""
+
+
+def ddl(table: str) -> str:
+    """Render `CREATE TABLE` of one table."""
+    lines = (
+        f'  "{c.name}" {_SQL[c.kind]}{" NOT NULL" if c.required else ""}' for c in TABLES[table]
+    )
+    return f"CREATE TABLE {table} (\n" + ",\n".join(lines) + "\n)"
+
+
+def arrow_schema(table: str) -> pa.Schema:
+    """Render the Arrow schema of one table."""
+    return pa.schema(
+        [pa.field(c.name, _ARROW[c.kind], nullable=not c.required) for c in TABLES[table]]
+    )
+
+
+def arrow_table(table: str, rows: list[dict[str, Any]]) -> pa.Table:
+    """Turn rows into an Arrow table of the declared schema.
+
+    Absent keys are null; `json` values are rendered to canonical text here.
+    """
+    columns = []
+    for column in TABLES[table]:
+        values: Iterable[Any] = [row.get(column.name) for row in rows]
+        if column.kind == "json":
+            values = [v if v is None or isinstance(v, str) else canonical_json(v) for v in values]
+        elif column.kind == "time":
+            values = [_utc(v) for v in values]
+        columns.append(pa.array(list(values), _ARROW[column.kind]))
+    return pa.Table.from_arrays(columns, schema=arrow_schema(table))
+
+
+def _utc(value: Any) -> datetime | None:
+    if value is None or isinstance(value, datetime):
+        return value
+    return datetime.fromisoformat(value).astimezone(UTC)
+
+
+R = TypeVar("R", bound=Record)
+
+# Fields that are JSON text in the record itself, not only in the lake.
+_TEXT_FIELDS = frozenset({"tools", "params", "signals"})
+
+
+def record_of(kind: type[R], table: str, row: Mapping[str, Any], prefix: str = "") -> R:
+    """Rebuild a record from a lake row whose keys may carry a prefix."""
+    values: dict[str, Any] = {}
+    for column in TABLES[table]:
+        if column.name not in kind.model_fields:
+            continue
+        value = row[prefix + column.name]
+        if column.kind == "json" and value is not None and column.name not in _TEXT_FIELDS:
+            value = json.loads(value)
+        values[column.name] = value
+    return kind.model_validate(values)
