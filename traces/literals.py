@@ -23,7 +23,6 @@ _COMMON = frozenset(
     )
     for word in line.split()
 )
-)
 
 
 @dataclass(frozen=True, slots=True)
