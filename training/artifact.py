@@ -27,44 +27,22 @@ from serving.records import (
     canonical_json,
     content_id,
 )
-from training.tensors import (
-    BadTensorFile,
-    Tensor,
-    file_is_finite,
-    folder_tensors,
-    read_header,
-    tensors_digest,
+from training.servable import (
+    CONFIG_NAME,
+    WEIGHTS_NAME,
+    check_servable,
+    read_config,
+    read_weights,
+    refused,
 )
+from training.tensors import folder_tensors, tensors_digest
 
-CONFIG_NAME = "adapter_config.json"
-WEIGHTS_NAME = "adapter_model.safetensors"
 VERSION_NAME = "version.json"
-MAX_RANK = 512
-
-_PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"})
-_LORA_TENSOR = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight$")
-_PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
-_FORBIDDEN = (
-    "use_dora",
-    "lora_bias",
-    "modules_to_save",
-    "alora_invocation_tokens",
-    "layer_replication",
-    "use_bdlora",
-    "use_qalora",
-    "trainable_token_indices",
-    "target_parameters",
-)
-"""Settings that vLLM 0.32 rejects (`lora/peft_helper.py`) or ignores while PEFT does not."""
 
 _VOLATILE_BASE_KEYS = frozenset(
     {"_name_or_path", "_model_name_or_path", "transformers_version", "dtype", "torch_dtype"}
 )
 _LIBRARIES = ("torch", "transformers", "peft", "trl")
-
-
-class UnsafeAdapter(AdapterNotServable):
-    """The folder holds pickled weights, which run code when loaded."""
 
 
 class WrongBase(AdapterNotServable):
@@ -118,8 +96,8 @@ def adapter_digest(path: Path) -> str:
     Raises:
         AdapterNotServable: if a file is missing or unreadable.
     """
-    config = _canonical_config(_read_config(path))
-    weights = _weights(path)
+    config = _canonical_config(read_config(path))
+    weights = read_weights(path)
     return content_id({"config": config, "tensors": tensors_digest(weights)})
 
 
@@ -175,35 +153,6 @@ def verify_adapter(path: Path, base: Path | None, base_digest: str) -> Version:
     return version
 
 
-def check_servable(path: Path, base: Path | None = None) -> None:
-    """Check a PEFT folder against what vLLM's and PEFT's loaders take, before any digest.
-
-    Source: vLLM 0.32 `lora/peft_helper.py` and `lora/lora_model.py`.
-
-    Raises:
-        UnsafeAdapter: if there is a pickle file in it.
-        AdapterNotServable: naming the first thing that is wrong.
-    """
-    if not path.is_dir():
-        raise AdapterNotServable(
-            f"No adapter folder at {str(path)!r}. Run 'flows adapters list' for those there are."
-        )
-    pickles = sorted(f.name for f in path.rglob("*") if f.suffix.lower() in _PICKLE_SUFFIXES)
-    if pickles:
-        raise UnsafeAdapter(
-            f"Adapter {str(path)!r} holds the pickle file {pickles[0]!r}, which runs code when "
-            f"loaded; only {WEIGHTS_NAME} is allowed. Save it with safe_serialization=True."
-        )
-    config = _read_config(path)
-    _check_config(path, config)
-    tensors = _weights(path)
-    modules = _check_tensors(path, config, tensors)
-    if base is not None:
-        _check_modules(path, modules, tensors, base)
-    for name in file_is_finite(tensors):
-        raise _refused(path, f"tensor {name!r} has a value that is not finite")
-
-
 def publish(
     home: Path,
     folder: Path,
@@ -227,8 +176,8 @@ def publish(
         raise AdapterNotServable(f"Slot name {slot!r} must match {SLOT_PATTERN}.")
     check_servable(folder, base)
     base_id = base_digest(base)
-    config = _canonical_config(_read_config(folder)) | {"base_model_name_or_path": base_id}
-    digest = content_id({"config": config, "tensors": tensors_digest(_weights(folder))})
+    config = _canonical_config(read_config(folder)) | {"base_model_name_or_path": base_id}
+    digest = content_id({"config": config, "tensors": tensors_digest(read_weights(folder))})
     version = Version(
         slot=slot,
         digest=digest,
@@ -272,7 +221,7 @@ def import_adapter(home: Path, folder: Path, slot: str, base: Path) -> Version:
     Raises:
         AdapterNotServable: if an engine could not load it; nothing is written.
     """
-    config = _read_config(folder) if folder.is_dir() else {}
+    config = read_config(folder) if folder.is_dir() else {}
     trained_on = str(config.get("base_model_name_or_path") or "")
     if trained_on.startswith("sha256:") and trained_on != base_digest(base):
         raise WrongBase(
@@ -291,11 +240,11 @@ def read_version(path: Path) -> Version:
     try:
         return Version.model_validate_json((path / VERSION_NAME).read_bytes())
     except FileNotFoundError as error:
-        raise _refused(path, f"{VERSION_NAME} is missing, so nothing says what it is") from error
+        raise refused(path, f"{VERSION_NAME} is missing, so nothing says what it is") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(p) for p in first["loc"]) or "the file"
-        raise _refused(path, f"{VERSION_NAME}: {place}: {first['msg']}") from error
+        raise refused(path, f"{VERSION_NAME}: {place}: {first['msg']}") from error
 
 
 def list_adapters(home: Path) -> list[Version]:
@@ -310,25 +259,6 @@ def library_versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
-def _refused(path: Path, reason: str) -> AdapterNotServable:
-    return AdapterNotServable(
-        f"Adapter {str(path)!r} cannot be served: {reason}. "
-        "Train it again with 'flows run train' or import a plain LoRA in safetensors form."
-    )
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((path / CONFIG_NAME).read_bytes())
-    except FileNotFoundError as error:
-        raise _refused(path, f"{CONFIG_NAME} is missing") from error
-    except ValueError as error:
-        raise _refused(path, f"{CONFIG_NAME} is not JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise _refused(path, f"{CONFIG_NAME} holds a {type(config).__name__}, not an object")
-    return config
-
-
 def _canonical_config(config: dict[str, Any]) -> dict[str, Any]:
     """PEFT writes `target_modules` from a set, in another order each time."""
     canonical = {k: v for k, v in config.items() if k not in ("peft_version", "auto_mapping")}
@@ -337,75 +267,3 @@ def _canonical_config(config: dict[str, Any]) -> dict[str, Any]:
             canonical[key] = sorted(canonical[key])
     result: dict[str, Any] = json.loads(canonical_json(canonical))
     return result
-
-
-def _weights(path: Path) -> dict[str, Tensor]:
-    try:
-        return read_header(path / WEIGHTS_NAME)
-    except FileNotFoundError as error:
-        raise _refused(path, f"{WEIGHTS_NAME} is missing") from error
-    except BadTensorFile as error:
-        raise _refused(path, str(error)) from error
-
-
-def _check_config(path: Path, config: dict[str, Any]) -> None:
-    kind, bias, init = config.get("peft_type"), config.get("bias"), config.get("init_lora_weights")
-    if kind != "LORA":
-        raise _refused(path, f"peft_type is {kind!r}, must be 'LORA'")
-    if bias not in (None, "none"):
-        raise _refused(path, f"bias is {bias!r}, must be 'none'")
-    if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
-        raise _refused(path, f"init_lora_weights {init!r} changes the base; use true")
-    for key in _FORBIDDEN:
-        if config.get(key):
-            raise _refused(path, f"{key} is {config[key]!r}; only plain LoRA is allowed")
-    ranks = [config.get("r"), *(config.get("rank_pattern") or {}).values()]
-    for rank in ranks:
-        if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= MAX_RANK:
-            raise _refused(path, f"rank is {rank!r}, must be 1 to {MAX_RANK}")
-
-
-def _check_tensors(
-    path: Path, config: dict[str, Any], tensors: dict[str, Tensor]
-) -> dict[str, dict[str, Tensor]]:
-    """Return the A and B of each module, checked against each other and the ranks allowed."""
-    modules: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        match = _LORA_TENSOR.match(name)
-        if match is None:
-            raise _refused(path, f"tensor {name!r} is not a module's lora_A or lora_B weight")
-        if match["module"].endswith(("lm_head", "embed_tokens")):
-            raise _refused(path, f"tensor {name!r} adapts the vocabulary, which engines drop")
-        modules.setdefault(match["module"], {})[match["side"]] = tensor
-    if not modules:
-        raise _refused(path, f"{WEIGHTS_NAME} holds no tensors")
-    for module, sides in modules.items():
-        shapes = [sides[s].shape if s in sides else None for s in "AB"]
-        a, b = shapes
-        if a is None or b is None or len(a) != 2 or len(b) != 2 or a[0] != b[1]:
-            raise _refused(path, f"module {module!r} has lora_A {a} and lora_B {b}")
-        rank = _rank_of(config, module)
-        if a[0] != rank:
-            raise _refused(path, f"module {module!r} has rank {a[0]}, the config says {rank}")
-    return modules
-
-
-def _rank_of(config: dict[str, Any], module: str) -> int:
-    for pattern, rank in (config.get("rank_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return int(rank)
-    return int(config["r"])
-
-
-def _check_modules(
-    path: Path, modules: dict[str, dict[str, Tensor]], tensors: dict[str, Tensor], base: Path
-) -> None:
-    """An engine serves the bare base, silently, for modules whose names it does not know."""
-    base_tensors = folder_tensors(base)
-    for module, sides in modules.items():
-        weight = base_tensors.get(f"{module}.weight")
-        if weight is None:
-            raise _refused(path, f"the base has no module {module!r}")
-        fits = (sides["B"].shape[0], sides["A"].shape[1])
-        if weight.shape != fits:
-            raise _refused(path, f"module {module!r} is {fits}, in the base {weight.shape}")

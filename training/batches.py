@@ -87,6 +87,11 @@ def plan(rows: Sequence[Row]) -> list[Tree]:
 
 
 def collate(rows: Sequence[Row], pad_token_id: int) -> dict[str, Any]:
+    """Return the tensors of a batch, laid out in the cheapest way."""
+    return stack(plan(rows), pad_token_id)
+
+
+def stack(trees: Sequence[Tree], pad_token_id: int) -> dict[str, Any]:
     """Return the tensors of a batch: what the model takes, and what the loss takes.
 
     Padding is on the left, so that the learnt places of all sequences lie together at the
@@ -94,7 +99,6 @@ def collate(rows: Sequence[Row], pad_token_id: int) -> dict[str, Any]:
     """
     import torch
 
-    trees = plan(rows)
     length = max(len(tree.input_ids_T) for tree in trees)
     size = (len(trees), length)
     input_ids_B_T = np.full(size, pad_token_id, dtype=np.int64)

@@ -22,7 +22,7 @@ IGNORED = -100
 """Label of a token that is not learnt, by PyTorch's and TRL's convention."""
 
 TOO_LONG = "too_long"
-CONTROL_TOKEN = "control_token"
+SPELLS_END = "spells_end_of_turn"
 
 
 class TemplateNotTrainable(MolError, ValueError):
@@ -63,7 +63,7 @@ def render_rows(tokenizer: Any, examples: Iterable[Example], max_length: int) ->
     """Render examples in order, leaving out those that cannot be learnt whole.
 
     `too_long`: more than `max_length` tokens; cutting would teach half an answer.
-    `control_token`: the completion spells the end-of-turn token, as text or by injection.
+    `spells_end_of_turn`: the completion spells the end-of-turn token, as text or by injection.
 
     Raises:
         TemplateNotTrainable: if the template does not extend a prompt by its answer.
@@ -75,7 +75,7 @@ def render_rows(tokenizer: Any, examples: Iterable[Example], max_length: int) ->
         if len(row.input_ids) > max_length:
             drops[TOO_LONG] += 1
         elif row.input_ids[row.prompt_tokens :].count(tokenizer.eos_token_id) > 1:
-            drops[CONTROL_TOKEN] += 1
+            drops[SPELLS_END] += 1
         else:
             rows.append(row)
     return Rendered(tuple(rows), dict(sorted(drops.items())))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everybody uses
+import torch.nn.functional as F
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
 from transformers import (
@@ -56,23 +56,35 @@ class SlotTrainer(SFTTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the weighted sum of the learnt tokens' losses over their number."""
-        labels_B_T, weights_B_T = inputs["labels"], inputs["weights"]
-        learnt_K = (labels_B_T != IGNORED).any(dim=0).nonzero().flatten()
-        outputs = model(
-            input_ids=inputs["input_ids"],
-            position_ids=inputs["position_ids"],
-            attention_mask=inputs["attention_mask"],
-            logits_to_keep=learnt_K - 1,
-            use_cache=False,
-        )
-        labels_N = labels_B_T[:, learnt_K].flatten()
-        losses_N = F.cross_entropy(
-            outputs.logits.flatten(0, 1).float(), labels_N, ignore_index=IGNORED, reduction="none"
-        )
-        count = (labels_N != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
-        loss = (losses_N * weights_B_T[:, learnt_K].flatten()).sum() / count
+        """Return the loss of `weighted_loss`."""
+        loss, outputs = weighted_loss(model, inputs, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
+
+
+def weighted_loss(model: Any, batch: dict[str, Any], count: Any) -> tuple[torch.Tensor, Any]:
+    """Return the weighted sum of the learnt tokens' losses over their number, and the outputs.
+
+    Args:
+        model: a causal language model.
+        batch: what `training.batches.collate` returns.
+        count: learnt tokens of the whole weight update; None for those of this batch.
+    """
+    labels_B_T, weights_B_T = batch["labels"], batch["weights"]
+    learnt_K = (labels_B_T != IGNORED).any(dim=0).nonzero().flatten()
+    outputs = model(
+        input_ids=batch["input_ids"],
+        position_ids=batch["position_ids"],
+        attention_mask=batch["attention_mask"],
+        logits_to_keep=learnt_K - 1,
+        use_cache=False,
+    )
+    labels_N = labels_B_T[:, learnt_K].flatten()
+    losses_N = F.cross_entropy(
+        outputs.logits.flatten(0, 1).float(), labels_N, ignore_index=IGNORED, reduction="none"
+    )
+    if count is None:
+        count = (labels_N != IGNORED).sum()
+    return (losses_N * weights_B_T[:, learnt_K].flatten()).sum() / count, outputs
 
 
 class _Collator:
@@ -198,7 +210,7 @@ def _arguments(config: TrainConfig, output: Path, steps: int) -> SFTConfig:
         use_cpu=not on_gpu,
         bf16=on_gpu,
         # A 135M base fits; recomputing activations costs a tenth to a third of a CPU run.
-        gradient_checkpointing=False,
+        activation_checkpointing=False,
         remove_unused_columns=False,
         dataloader_pin_memory=on_gpu,
         logging_steps=1,
@@ -241,7 +253,7 @@ def check_supervised(rows: Sequence[Row]) -> None:
     if bad or not rows:
         raise TrainingFailed(
             f"{len(bad)} of {len(rows)} rows have no prompt or no token to learn "
-            f"(first: {bad[0] if bad else None!r}). Build the dataset again with 'flows run curate'."
+            f"(first: {bad[0] if bad else None!r}). Curate again with 'flows run curate'."
         )
 
 

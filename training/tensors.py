@@ -94,7 +94,7 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     return "sha256:" + total.hexdigest()
 
 
-def file_is_finite(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+def not_finite(tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Yield the names of tensors holding an infinity or NaN, or floats of an unknown kind."""
     for name, data in _data(tensors):
         dtype = tensors[name].dtype
