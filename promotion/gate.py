@@ -117,6 +117,7 @@ class GateReport(GateIdentity):
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict
     reasons: tuple[str, ...]
+    """A sentence a suite, those that decided first."""
     primary: SuiteResult
     guards: tuple[SuiteResult, ...]
     alpha: float
@@ -157,7 +158,8 @@ def judge(
         verdict = "INCONCLUSIVE"
     else:
         verdict = next(v for v in ("FAIL", "INCONCLUSIVE", "PASS") if v in found)
-    reasons = [result.reason for result in (first, *others)]
+    deciding_first = sorted((first, *others), key=lambda r: _VERDICTS[r.status] != verdict)
+    reasons = [result.reason for result in deciding_first]
     if not guards:
         reasons.append("No guard suite was run: nothing is known about what else may have moved.")
     if same:

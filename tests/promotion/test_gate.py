@@ -126,7 +126,7 @@ def test_a_guard_proved_worse_fails() -> None:
     report = _judge(BETTER, _scores("chat", "L0", losses=25))
     assert report.verdict == "FAIL"
     assert report.guards[0].status == "worse"
-    assert "shown to lose more than 5.0 points" in report.reasons[1]
+    assert "shown to lose more than 5.0 points" in report.reasons[0]
 
 
 def test_a_guard_that_straddles_the_margin_is_inconclusive() -> None:
@@ -144,7 +144,8 @@ def test_a_loss_inside_the_margin_is_let_pass_even_if_shown() -> None:
     guard = _scores("chat", "L0", n=2000, losses=20)
     report = _judge(BETTER, guard)
     comparison = report.guards[0].comparison
-    assert comparison is not None and comparison.worse
+    assert comparison is not None
+    assert comparison.worse
     assert report.verdict == "PASS"
 
 
@@ -158,7 +159,7 @@ def test_a_bystander_that_moved_fails_even_if_scores_are_equal() -> None:
     report = _judge(BETTER, _scores("household", "L1", n=20, unchanged=True))
     assert report.verdict == "FAIL"
     assert report.guards[0].status == "moved"
-    assert "a bystander moved" in report.reasons[1]
+    assert "a bystander moved" in report.reasons[0]
 
 
 def test_an_empty_guard_is_not_proof_of_being_untouched() -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from pydantic import ValidationError
 
 from promotion.config import GateConfig
@@ -175,17 +174,16 @@ def test_look_ups_among_many_versions_use_an_index(tmp_path: Path) -> None:
         ]
         with database.writing() as connection:
             connection.execute(versions_table.insert(), rows)
-        for query in (
-            versions_query("L2", 50, 0),
-            versions_query(None, 50, 0),
-            prefix_query("00ab"),
-            sa.select(versions_table).where(versions_table.c.digest == _digest(7)),
+        for query, index in (
+            (versions_query("L2", 50, 0), "versions_by_slot (slot=?)"),
+            (versions_query(None, 50, 0), "versions_by_age"),
+            (prefix_query("00ab"), "sqlite_autoindex_versions_1 (digest>? AND digest<?)"),
         ):
             text = query.compile(database.engine, compile_kwargs={"literal_binds": True})
             with database.reading() as connection:
                 plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").all()
             steps = " / ".join(row[-1] for row in plan)
-            assert "USING INDEX" in steps, steps
+            assert f"USING INDEX {index}" in steps, steps
             assert "TEMP B-TREE" not in steps, steps
         assert registry.versions("L3", limit=1)[0].digest == _digest(19_999)
         database.close()
@@ -371,6 +369,22 @@ def test_a_change_behind_the_registrys_back_is_found(
     connection.commit()
     connection.close()
     with pytest.raises(CorruptRegistry, match="altered or is missing"):
+        registry.verify_chain()
+
+
+def test_a_forged_event_with_a_fitting_hash_breaks_the_chain(
+    registry: Registry, tmp_path: Path
+) -> None:
+    _eventful(registry)
+    forged = registry.events()[0].model_copy(update={"at": START})
+    connection = sqlite3.connect(tmp_path / "registry.sqlite")
+    connection.execute(
+        "UPDATE events SET at = ?, hash = ? WHERE seq = 1",
+        (START.isoformat(timespec="microseconds"), forged.computed_hash),
+    )
+    connection.commit()
+    connection.close()
+    with pytest.raises(CorruptRegistry, match="event 2"):
         registry.verify_chain()
 
 
