@@ -7,17 +7,7 @@ rendering equals vLLM's own is proved against the server, in the tests marked `v
 import json
 
 import pytest
-
-from serving.records import Message
-from serving.template import render_chat, template_message, template_tool
 from tiny import make_tiny_tokenizer
-from training.render import (
-    SPELLS_END,
-    TOO_LONG,
-    TemplateNotTrainable,
-    render_example,
-    render_rows,
-)
 from training_rows import (
     SYSTEM,
     TIMER,
@@ -27,6 +17,16 @@ from training_rows import (
     text_example,
     timer_call,
     tool_example,
+)
+
+from serving.records import Message
+from serving.template import render_chat, template_message, template_tool
+from training.render import (
+    SPELLS_END,
+    TOO_LONG,
+    TemplateNotTrainable,
+    render_example,
+    render_rows,
 )
 
 
@@ -47,7 +47,9 @@ def test_the_completion_and_the_end_of_turn_are_learnt(tokenizer):
 def test_labels_are_the_tokens_at_their_own_place(tokenizer):
     row = render_example(tokenizer, text_example(3))
     assert len(row.labels) == len(row.input_ids)
-    assert all(label in (-100, token) for label, token in zip(row.labels, row.input_ids, strict=True))
+    assert all(
+        label in (-100, token) for label, token in zip(row.labels, row.input_ids, strict=True)
+    )
 
 
 def test_nothing_of_the_prompt_is_learnt(tokenizer):
