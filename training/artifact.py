@@ -42,6 +42,7 @@ VERSION_NAME = "version.json"
 _VOLATILE_BASE_KEYS = frozenset(
     {"_name_or_path", "_model_name_or_path", "transformers_version", "dtype", "torch_dtype"}
 )
+_BASE_KEY = "base_model_name_or_path"
 _LIBRARIES = ("torch", "transformers", "peft", "trl")
 
 
@@ -91,14 +92,16 @@ def adapter_digest(path: Path) -> str:
     """Return the digest of an adapter's canonical content.
 
     It covers the configuration with sorted keys and modules, and each tensor's name, type,
-    shape and bytes; not the order of tensors in the file, nor `version.json`.
+    shape and bytes; not the order of tensors in the file, what the base is called (a path of
+    the machine that trained it), nor `version.json`. So a plain PEFT folder has the digest
+    under which it would be published.
 
     Raises:
         AdapterNotServable: if a file is missing or unreadable.
     """
     config = _canonical_config(read_config(path))
-    weights = read_weights(path)
-    return content_id({"config": config, "tensors": tensors_digest(weights)})
+    config.pop(_BASE_KEY, None)
+    return content_id({"config": config, "tensors": tensors_digest(read_weights(path))})
 
 
 def base_digest(base: Path) -> str:
@@ -139,6 +142,12 @@ def verify_adapter(path: Path, base: Path | None, base_digest: str) -> Version:
     """
     check_servable(path, base)
     version = read_version(path)
+    if read_config(path).get(_BASE_KEY) != version.base_digest:
+        raise AlteredAdapter(
+            f"Adapter {version.name!r} names base {read_config(path).get(_BASE_KEY)!r} in "
+            f"{CONFIG_NAME} and {version.base_digest!r} in {VERSION_NAME}. Delete the folder "
+            f"{str(path)!r} and train or import it again."
+        )
     if version.base_digest != base_digest:
         raise WrongBase(
             f"Adapter {version.name!r} was trained on base {version.base_digest!r}, but the base "
@@ -176,8 +185,8 @@ def publish(
         raise AdapterNotServable(f"Slot name {slot!r} must match {SLOT_PATTERN}.")
     check_servable(folder, base)
     base_id = base_digest(base)
-    config = _canonical_config(read_config(folder)) | {"base_model_name_or_path": base_id}
-    digest = content_id({"config": config, "tensors": tensors_digest(read_weights(folder))})
+    config = _canonical_config(read_config(folder)) | {_BASE_KEY: base_id}
+    digest = adapter_digest(folder)
     version = Version(
         slot=slot,
         digest=digest,
@@ -205,6 +214,8 @@ def _clear_way(final: Path, version: Version, base: Path) -> None:
         return
     try:
         there = verify_adapter(final, base, version.base_digest)
+    except WrongBase:
+        raise
     except AdapterNotServable:
         shutil.rmtree(final)
         return
@@ -222,7 +233,7 @@ def import_adapter(home: Path, folder: Path, slot: str, base: Path) -> Version:
         AdapterNotServable: if an engine could not load it; nothing is written.
     """
     config = read_config(folder) if folder.is_dir() else {}
-    trained_on = str(config.get("base_model_name_or_path") or "")
+    trained_on = str(config.get(_BASE_KEY) or "")
     if trained_on.startswith("sha256:") and trained_on != base_digest(base):
         raise WrongBase(
             f"Adapter {str(folder)!r} was trained on base {trained_on!r}, but the base "

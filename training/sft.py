@@ -26,6 +26,7 @@ from transformers import (
 from trl import SFTConfig, SFTTrainer
 
 from serving.errors import MolError
+from training.artifact import base_digest
 from training.batches import collate
 from training.config import TrainConfig
 from training.render import IGNORED, Row
@@ -140,7 +141,7 @@ def fit(
         check_base(before, parameters_digest(trainer.model))
         check_rows(collator.rows_seen, len(rows) * config.epochs)
         check_moved(trainer.model)
-        trainer.model.save_pretrained(output, safe_serialization=True)
+        _save(trainer.model, base, output)
     trainable = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     return {
         "train_loss": float(loss),
@@ -230,6 +231,12 @@ def parameters_digest(model: Any) -> str:
             total.update(name.encode() + b"\0")
             total.update(data.numpy().data)
     return "sha256:" + total.hexdigest()
+
+
+def _save(model: PeftModel, base: Path, output: Path) -> None:
+    # PEFT would write the path of the base on this machine, and look it up to compare sizes.
+    model.peft_config["default"].base_model_name_or_path = base_digest(base)
+    model.save_pretrained(output, safe_serialization=True, save_embedding_layers=False)
 
 
 def _check_before(trainer: SlotTrainer, rows: Sequence[Row]) -> None:

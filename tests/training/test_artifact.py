@@ -112,6 +112,19 @@ def test_the_base_is_named_by_digest_and_not_by_path(home, folder, base):
     assert str(base) not in text
 
 
+def test_a_plain_folder_has_the_digest_it_is_published_under(home, folder, base):
+    edit_config(folder, base_model_name_or_path="/somewhere/else")
+    assert adapter_digest(folder) == publish(home, folder, "L2", base).digest
+
+
+def test_a_base_name_changed_after_publication_is_refused(home, folder, base):
+    version = publish(home, folder, "L2", base)
+    path = adapter_folder(home, version.digest)
+    edit_config(path, base_model_name_or_path="elsewhere")
+    with pytest.raises(AlteredAdapter, match="names base 'elsewhere'"):
+        verify_adapter(path, base, version.base_digest)
+
+
 def test_the_digest_ignores_the_order_of_modules_keys_and_tensors(folder, tmp_path):
     other = shutil.copytree(folder, tmp_path / "other")
     config = json.loads((other / CONFIG_NAME).read_text())
