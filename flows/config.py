@@ -1,0 +1,193 @@
+"""All settings of the loop, composed from each package's own.
+
+Default < TOML file < flag; the environment is for secrets and addresses only. Flags are
+dotted and kebab-cased, as in `--training.epochs 3` or `--gate.min-items 40`. The resolved
+settings are written beside every cycle's record.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from curation.config import CurationConfig
+from promotion.config import GateConfig
+from serving.errors import MolError
+from serving.records import content_id
+from serving.slots import DEFAULT_PROFILE
+from training.config import TrainConfig
+
+
+class SettingsInvalid(MolError, ValueError):
+    """A configuration file or flag is wrong."""
+
+
+class SuiteSizes(BaseModel):
+    """How many items the gate asks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    primary: int = Field(default=64, ge=1)
+    """Items of the slot's primary suite."""
+    guard: int = Field(default=32, ge=1)
+    """Items of each other suite that the changed slot answers."""
+    bystander: int = Field(default=8, ge=1)
+    """Items of each suite of the unchanged slots; they must be answered as before."""
+
+
+class SlotPolicy(BaseModel):
+    """When a slot is worth retraining."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    min_blamed: int = Field(default=12, ge=1)
+    """Turns that must be blamed on a slot before it is considered."""
+
+
+class Settings(BaseModel):
+    """Everything a run may be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path = Path(".mol")
+    """Folder of the loop's state: lake, datasets, adapters, registry."""
+    base: Path = Path(".mol/base/SmolLM2-135M-Instruct")
+    """Hugging Face folder of the frozen base model."""
+    profile: Path = DEFAULT_PROFILE
+    """TOML file with slots and prompts of the MoL server."""
+    sources: tuple[Path, ...] = ()
+    """Trace files or folders to ingest."""
+    first_adapters: Path | None = None
+    """Folder with a PEFT folder for each slot, the champions of a new registry."""
+    engine: str = "embedded"
+    """`embedded`, or the address of an OpenAI-compatible server that can load adapters."""
+    registry: str | None = None
+    """SQLAlchemy URL of the registry; None for a SQLite file in the home."""
+    slot: str | None = None
+    """Slot to work on; None chooses the one that needs it most."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of training and of the choice of evaluation items."""
+    policy: SlotPolicy = SlotPolicy()
+    curation: CurationConfig = CurationConfig()
+    training: TrainConfig = TrainConfig()
+    gate: GateConfig = GateConfig()
+    suites: SuiteSizes = SuiteSizes()
+
+    @property
+    def train_config(self) -> TrainConfig:
+        """The training settings with the run's seed."""
+        return self.training.model_copy(update={"seed": self.seed})
+
+    @property
+    def learning_digest(self) -> str:
+        """Content id of all that decides what a cycle learns and how it is judged."""
+        raw = self.model_dump(mode="json", exclude={"home", "base", "sources", "registry"})
+        return content_id(raw)
+
+
+def load_settings(
+    file: Path | None, flags: Sequence[str] = (), overrides: dict[str, Any] | None = None
+) -> Settings:
+    """Compose settings from a TOML file, dotted flags and named options, in that order.
+
+    Paths in the file are relative to the current folder.
+
+    Raises:
+        SettingsInvalid: naming the field, the value and what is allowed.
+    """
+    raw: dict[str, Any] = _read(file) if file else {}
+    for key, value in _parse_flags(flags):
+        _place(raw, key.split("."), value)
+    raw |= {key: value for key, value in (overrides or {}).items() if value is not None}
+    try:
+        return Settings.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise SettingsInvalid(
+            f"Setting {field!r}: {first['msg']}, got {first['input']!r}. "
+            "Run 'flows config' for all settings and their meaning."
+        ) from error
+
+
+def describe_settings(model: type[BaseModel] = Settings, prefix: str = "") -> list[dict[str, str]]:
+    """Return every setting as a row: flag, default, and what it means."""
+    from pydantic.fields import FieldInfo
+
+    rows = []
+    docs = _field_docs(model)
+    fields: dict[str, FieldInfo] = model.model_fields
+    for name, field in fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            rows += describe_settings(kind, f"{prefix}{name.replace('_', '-')}.")
+            continue
+        default = field.get_default(call_default_factory=True)
+        rows.append(
+            {
+                "flag": f"--{prefix}{name.replace('_', '-')}",
+                "default": str(default),
+                "meaning": docs.get(name, ""),
+            }
+        )
+    return rows
+
+
+def _field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """Read the strings under a model's fields, as pydantic does with `use_attribute_docstrings`."""
+    import ast
+    import inspect
+    import textwrap
+
+    tree = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        ):
+            docs[field.target.id] = " ".join(str(text.value.value).split())
+    return docs
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsInvalid(
+            f"Cannot read the configuration {str(file)!r}: {error}. "
+            "Name a TOML file, for example infra/configs/bundled.toml."
+        ) from error
+
+
+def _parse_flags(flags: Sequence[str]) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    words = list(flags)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or "." not in name:
+            raise SettingsInvalid(
+                f"Unknown argument {word!r}. Settings are dotted flags such as "
+                "'--training.epochs 3'; run 'flows config' for all of them."
+            )
+        if not equals:
+            if not words:
+                raise SettingsInvalid(f"The flag {word!r} needs a value after it.")
+            value = words.pop(0)
+        pairs.append((name.replace("-", "_"), value))
+    return pairs
+
+
+def _place(raw: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    *parents, last = path
+    for parent in parents:
+        raw = raw.setdefault(parent, {})
+        if not isinstance(raw, dict):
+            raise SettingsInvalid(f"Setting {'.'.join(path)!r} is inside a plain value.")
+    raw[last] = value

@@ -1,0 +1,309 @@
+"""The stages of the loop as plain functions over settings. No Prefect here.
+
+Each finds its finished output by content and returns it, so that a killed loop, run
+again, goes on where it was and ends in the same state.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.config import Settings
+from serving.errors import MolError
+from serving.records import content_id, short_digest
+from serving.slots import Profile, load_profile
+
+if TYPE_CHECKING:
+    from curation.manifest import Manifest
+    from promotion.gate import GateReport
+    from promotion.promote import PromotionResult
+    from promotion.registry import Registry
+    from promotion.suites.suite import Suite
+    from serving.engine import Engine
+    from traces.attribute import AttributeReport
+    from traces.ingest import IngestReport
+    from training.runs import TrainedAdapter
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and the total."""
+
+
+class NothingToIngest(MolError, ValueError):
+    """No source of traces is named."""
+
+
+class NothingMade(MolError, LookupError):
+    """A stage needs what an earlier one has not made yet."""
+
+
+def ingest_stage(settings: Settings, progress: Progress | None = None) -> "list[IngestReport]":
+    """Bring every source into the lake."""
+    from traces.ingest import ingest
+
+    if not settings.sources:
+        raise NothingToIngest(
+            "No traces are named. Give a file or folder, as in 'flows run ingest PATH', "
+            "or list them under 'sources' in the configuration."
+        )
+    return [ingest(settings.home, source, progress=progress) for source in settings.sources]
+
+
+def attribute_stage(settings: Settings, progress: Progress | None = None) -> "AttributeReport":
+    """Settle outcomes and blame."""
+    from traces.attribute import attribute
+
+    return attribute(settings.home, load_profile(settings.profile), progress)
+
+
+def rank_slots(settings: Settings, by_slot: dict[str, dict[str, int]]) -> list[str]:
+    """Return the slots worth retraining: enough blamed turns, the largest share of blame first."""
+    if settings.slot is not None:
+        return [load_profile(settings.profile).slot(settings.slot).name]
+    share = {
+        slot: counts["blamed"] / max(counts["turns"], 1)
+        for slot, counts in by_slot.items()
+        if counts["blamed"] >= settings.policy.min_blamed
+    }
+    return sorted(share, key=lambda slot: (-share[slot], slot))
+
+
+def curate_stage(settings: Settings, slot: str) -> "Manifest":
+    """Make the slot's dataset, with every request of the gate's suites sealed off."""
+    from curation.build import build
+    from curation.examples import prompt_id
+
+    profile = load_profile(settings.profile)
+    profile.slot(slot)
+    sealed = frozenset(
+        prompt_id(item.text) for suite in _suites(settings, profile, slot) for item in suite.items
+    )
+    return build(settings.home, slot, profile, settings.curation, sealed)
+
+
+def train_stage(
+    settings: Settings,
+    manifest: "Manifest",
+    progress: Callable[[int, int, float], None] | None = None,
+) -> "TrainedAdapter":
+    """Train the slot's adapter on its dataset and enter the version in the registry."""
+    from training.train import train
+
+    trained = train(
+        settings.home, manifest, settings.base, settings.train_config, progress=progress
+    )
+    with open_registry(settings) as registry:
+        _register(settings, registry, trained.digest, dict(trained.metrics))
+    return trained
+
+
+def gate_stage(
+    settings: Settings, slot: str, challenger: str, progress: Progress | None = None
+) -> "GateReport":
+    """Compare the challenger with the slot's champion on the suites; keep the report."""
+    from promotion.gate import GateIdentity, judge, list_reports, save_report
+    from training.artifact import adapter_folder, base_digest, read_version, verify_adapter
+
+    profile = load_profile(settings.profile)
+    suites = _suites(settings, profile, slot)
+    base = base_digest(settings.base)
+    verify_adapter(adapter_folder(settings.home, challenger), settings.base, base)
+    with open_registry(settings) as registry:
+        champions = {state.slot: state.champion for state in registry.slots()}
+        current = champions[slot]
+    suites_digest = content_id([suite.digest for suite in suites])
+    for report in list_reports(settings.home, slot):
+        same = (report.challenger_digest, report.base_digest, report.suites_digest, report.seed)
+        asked = (challenger, base, suites_digest, settings.seed)
+        judged = (report.alpha, report.margin, report.min_items)
+        rules = (settings.gate.alpha, settings.gate.margin, settings.gate.min_items)
+        promoted = report.verdict == "PASS" and current == challenger
+        if same == asked and judged == rules and (report.champion_digest == current or promoted):
+            return report
+    identity = GateIdentity(
+        slot=slot,
+        champion_digest=current,
+        challenger_digest=challenger,
+        base_digest=base,
+        suites_digest=suites_digest,
+        seed=settings.seed,
+        manifest_digest=read_version(
+            adapter_folder(settings.home, challenger)
+        ).manifest_digest,
+        code_version=_code_version(),
+    )
+    scores = asyncio.run(_both_arms(settings, suites, slot, champions, challenger, base, progress))
+    report = judge(scores[0], scores[1:], settings.gate, identity)
+    save_report(settings.home, report)
+    return report
+
+
+def promote_stage(settings: Settings, report: "GateReport") -> "PromotionResult":
+    """Make the challenger of a passed report champion."""
+    from promotion.promote import promote
+    from training.artifact import base_digest, verify_adapter
+
+    base = base_digest(settings.base)
+    return promote(
+        settings.home,
+        report,
+        verify=lambda path: verify_adapter(path, settings.base, base),
+        registry_url=settings.registry,
+    )
+
+
+def rollback_stage(settings: Settings, slot: str) -> "PromotionResult":
+    """Put the slot's previous champion back."""
+    from promotion.promote import rollback
+    from training.artifact import base_digest, verify_adapter
+
+    base = base_digest(settings.base)
+    return rollback(
+        settings.home,
+        slot,
+        verify=lambda path: verify_adapter(path, settings.base, base),
+        registry_url=settings.registry,
+    )
+
+
+def prepare_registry(settings: Settings) -> None:
+    """Declare the profile's slots; a slot that never served gets its first adapter, if there is one."""
+    from promotion.promote import export_slots
+    from training.artifact import import_adapter
+
+    with open_registry(settings) as registry:
+        for state in registry.slots():
+            folder = (settings.first_adapters or Path("none")) / state.slot
+            if settings.first_adapters and state.generation == 0 and folder.is_dir():
+                version = import_adapter(settings.home, folder, state.slot, settings.base)
+                _register(settings, registry, version.digest, {})
+                registry.bootstrap(state.slot, version.digest)
+        export_slots(settings.home, registry)
+
+
+def open_registry(settings: Settings) -> "Registry":
+    """Open the registry with the profile's slots declared."""
+    from promotion.registry import Registry
+
+    labels = load_profile(settings.profile).labels
+    return Registry.open(settings.registry or settings.home, labels)
+
+
+def latest_manifest(settings: Settings, slot: str) -> "Manifest":
+    """Return the slot's dataset of the newest snapshot."""
+    from curation.manifest import list_manifests
+
+    made = [m for m in list_manifests(settings.home) if m.slot == slot]
+    if not made:
+        raise NothingMade(f"No dataset of slot {slot!r}. Make one with 'flows run curate --slot {slot}'.")
+    return max(made, key=lambda m: (m.snapshot_id, (settings.home / m.path).stat().st_mtime_ns))
+
+
+def latest_run(settings: Settings, slot: str) -> "TrainedAdapter":
+    """Return the slot's newest training run."""
+    from training.runs import list_runs, run_folder
+
+    made = [run for run in list_runs(settings.home) if run.slot == slot]
+    if not made:
+        raise NothingMade(f"No adapter of slot {slot!r} was trained. Run 'flows run train --slot {slot}'.")
+    return max(made, key=lambda run: run_folder(settings.home, run.run_key).stat().st_mtime_ns)
+
+
+def latest_report(settings: Settings, slot: str) -> "GateReport":
+    """Return the gate's report about the slot's newest training run."""
+    from promotion.gate import list_reports
+
+    digest = latest_run(settings, slot).digest
+    for report in list_reports(settings.home, slot):
+        if report.challenger_digest == digest:
+            return report
+    raise NothingMade(
+        f"The gate has not judged {slot}@{short_digest(digest)}. Run 'flows run gate --slot {slot}'."
+    )
+
+
+def _suites(settings: Settings, profile: Profile, slot: str) -> "list[Suite]":
+    from promotion.suites.suite import build_suites
+
+    sizes = settings.suites
+    return build_suites(profile, slot, sizes.primary, sizes.guard, sizes.bystander, settings.seed)
+
+
+def _register(
+    settings: Settings, registry: "Registry", digest: str, metrics: dict[str, Any]
+) -> None:
+    from promotion.state import RegisteredVersion
+    from training.artifact import adapter_folder, read_version
+
+    version = read_version(adapter_folder(settings.home, digest))
+    registry.register(
+        RegisteredVersion(
+            slot=version.slot,
+            digest=version.digest,
+            base_digest=version.base_digest,
+            manifest_digest=version.manifest_digest,
+            run_key=version.run_key,
+            metrics=metrics,
+            path=str(adapter_folder(Path(), version.digest)),
+            created_at=datetime.now(UTC),
+        )
+    )
+
+
+async def _both_arms(
+    settings: Settings,
+    suites: "list[Suite]",
+    slot: str,
+    champions: dict[str, str | None],
+    challenger: str,
+    base: str,
+    progress: Progress | None,
+) -> "list[Any]":
+    from promotion.evaluate import pair, run_suites
+
+    engine, engine_id = _open_engine(settings, base)
+    total = 2 * sum(len(suite.items) for suite in suites)
+    try:
+        before = {name: await _load(settings, engine, name, champions[name]) for name in champions}
+        after = before | {slot: await _load(settings, engine, slot, challenger)}
+        runs = []
+        for arm, names in enumerate((before, after)):
+            offset = arm * total // 2
+
+            def say(done: int, _: int, offset: int = offset) -> None:
+                if progress:
+                    progress(offset + done, total)
+
+            runs.append(await run_suites(settings.home, engine, suites, names, engine_id, say))
+    finally:
+        await engine.close()
+    return pair(suites, runs[0], runs[1], slot)
+
+
+def _open_engine(settings: Settings, base: str) -> "tuple[Engine, str]":
+    if settings.engine == "embedded":
+        from serving.embedded import EmbeddedEngine
+
+        return EmbeddedEngine(settings.base), f"embedded {base}"
+    from serving.openai_engine import OpenAIEngine
+
+    return OpenAIEngine(settings.engine), f"{settings.engine} {base}"
+
+
+async def _load(settings: Settings, engine: "Engine", slot: str, digest: str | None) -> str:
+    from serving.records import AdapterVersion
+    from training.artifact import adapter_folder
+
+    if digest is None:
+        return "base"
+    name = AdapterVersion(slot=slot, digest=digest).name
+    if name not in await engine.models():
+        await engine.load_adapter(name, adapter_folder(settings.home, digest))
+    return name
+
+
+def _code_version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version("mol-loop")
