@@ -1,0 +1,80 @@
+"""What a person sees: progress and the log on stderr, tables and results on stdout."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+QUIET_S = 2.0
+"""Work shorter than this shows no progress."""
+LINE_EVERY_S = 10.0
+"""Time between progress lines where stderr is no terminal."""
+
+
+def say(text: str = "") -> None:
+    """Print one line of the log."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[..., None]]:
+    """Yield a function to call with (done, total[, loss]) as work goes on.
+
+    On a terminal one line is redrawn; elsewhere a line is printed now and then.
+    """
+    started = last = time.monotonic()
+    drawn = False
+
+    def show(done: int, total: int, loss: float | None = None) -> None:
+        nonlocal last, drawn
+        now = time.monotonic()
+        terminal = sys.stderr.isatty()
+        if now - started < QUIET_S or (now - last < (0.2 if terminal else LINE_EVERY_S)):
+            return
+        last, drawn = now, terminal
+        rest = (now - started) * (total - done) / done if done else 0.0
+        text = f"  {what}: {done:,} of {total:,}, {now - started:.0f} s, about {rest:.0f} s left"
+        if loss is not None:
+            text += f", loss {loss:.3f}"
+        print(f"\r\033[K{text}" if terminal else text, end="" if terminal else "\n",
+              file=sys.stderr, flush=True)  # fmt: skip
+
+    try:
+        yield show
+    finally:
+        if drawn:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON on stdout."""
+    print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], empty: str) -> None:
+    """Print rows as a table on stdout, or the line `empty` if there are none."""
+    if not rows:
+        print(empty)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in rows[0]:
+        numeric = all(isinstance(row[name], int | float) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*[cell(value) for value in row.values()])
+    Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False).print(table)
+
+
+def cell(value: Any) -> str:
+    """Render a value for a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return " ".join(str(value).split())

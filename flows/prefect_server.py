@@ -1,0 +1,87 @@
+"""Prefect for one run: the server named by `PREFECT_API_URL`, or one of our own.
+
+Our own is the real `prefect server` on a free loopback port, with its database in the
+home folder, gone when the run is. Nothing is sent to anybody.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from serving.child import HOST, free_port, start_child, stop_child
+from serving.errors import MolError
+
+STARTUP_LIMIT_S = 120.0
+
+
+class PrefectNotStarted(MolError, RuntimeError):
+    """The Prefect server ended or did not answer in time."""
+
+
+@contextlib.contextmanager
+def prefect_api(home: Path) -> Iterator[None]:
+    """Have a Prefect API while the block runs; import `prefect` inside it only.
+
+    Raises:
+        PrefectNotStarted: if the server does not come up; names its log.
+    """
+    _set_defaults(home)
+    if os.environ.get("PREFECT_API_URL"):
+        yield
+        return
+    log = home / "prefect" / "server.log"
+    port = free_port()
+    url = f"http://{HOST}:{port}/api"
+    options = ["server", "start", "--host", HOST, "--port", str(port), "--no-ui", "--no-services"]
+    child = start_child("prefect", options, os.environ, log)
+    try:
+        _wait(child.poll, url, log)
+        os.environ["PREFECT_API_URL"] = url
+        yield
+    finally:
+        os.environ.pop("PREFECT_API_URL", None)
+        stop_child(child)
+
+
+def _set_defaults(home: Path) -> None:
+    """Set what a run needs unless the environment says otherwise; no telemetry in any case."""
+    defaults = {
+        "PREFECT_HOME": str((home / "prefect").resolve()),
+        "PREFECT_LOGGING_LEVEL": "ERROR",
+        "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    }
+    for key, value in defaults.items():
+        os.environ.setdefault(key, value)
+    os.environ |= {
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "GX_ANALYTICS_ENABLED": "False",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _wait(poll: "object", url: str, log: Path) -> None:
+    assert callable(poll)
+    started = time.monotonic()
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while True:
+            if poll() is not None:
+                raise PrefectNotStarted(
+                    f"The Prefect server ended while starting. Its log is {str(log)!r}."
+                )
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(f"{url}/health").is_success:
+                    return
+            if time.monotonic() - started > STARTUP_LIMIT_S:
+                raise PrefectNotStarted(
+                    f"The Prefect server did not answer within {STARTUP_LIMIT_S:.0f} s. "
+                    f"Its log is {str(log)!r}; or name a running one in PREFECT_API_URL."
+                )
+            time.sleep(0.1)
