@@ -13,9 +13,21 @@ LINE_EVERY_S = 10.0
 """Time between progress lines where stderr is no terminal."""
 
 
+class Mode:
+    """How this process talks; set once by the command line."""
+
+    json = False
+    """Whether stdout is for JSON alone, and the story goes to stderr."""
+
+
 def say(text: str = "") -> None:
     """Print one line of the log."""
     print(text, file=sys.stderr, flush=True)
+
+
+def tell(text: str) -> None:
+    """Print one line of the story: on stdout, unless that is for JSON."""
+    print(text, file=sys.stderr if Mode.json else sys.stdout, flush=True)
 
 
 @contextmanager

@@ -128,9 +128,7 @@ def gate_stage(
         base_digest=base,
         suites_digest=suites_digest,
         seed=settings.seed,
-        manifest_digest=read_version(
-            adapter_folder(settings.home, challenger)
-        ).manifest_digest,
+        manifest_digest=read_version(adapter_folder(settings.home, challenger)).manifest_digest,
         code_version=_code_version(),
     )
     scores = asyncio.run(_both_arms(settings, suites, slot, champions, challenger, base, progress))
@@ -196,7 +194,9 @@ def latest_manifest(settings: Settings, slot: str) -> "Manifest":
 
     made = [m for m in list_manifests(settings.home) if m.slot == slot]
     if not made:
-        raise NothingMade(f"No dataset of slot {slot!r}. Make one with 'flows run curate --slot {slot}'.")
+        raise NothingMade(
+            f"No dataset of slot {slot!r}. Make one with 'flows run curate --slot {slot}'."
+        )
     return max(made, key=lambda m: (m.snapshot_id, (settings.home / m.path).stat().st_mtime_ns))
 
 
@@ -206,7 +206,9 @@ def latest_run(settings: Settings, slot: str) -> "TrainedAdapter":
 
     made = [run for run in list_runs(settings.home) if run.slot == slot]
     if not made:
-        raise NothingMade(f"No adapter of slot {slot!r} was trained. Run 'flows run train --slot {slot}'.")
+        raise NothingMade(
+            f"No adapter of slot {slot!r} was trained. Run 'flows run train --slot {slot}'."
+        )
     return max(made, key=lambda run: run_folder(settings.home, run.run_key).stat().st_mtime_ns)
 
 

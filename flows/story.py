@@ -1,0 +1,110 @@
+"""What each stage did, in words: the funnel, the reasons, what serves now."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from flows.config import Settings
+from flows.console import tell
+from serving.records import short_digest
+
+if TYPE_CHECKING:
+    from curation.manifest import Manifest
+    from promotion.gate import GateReport
+    from promotion.promote import PromotionResult
+    from promotion.registry import Registry
+    from traces.attribute import AttributeReport
+    from traces.ingest import IngestReport
+    from training.runs import TrainedAdapter
+
+
+def tell_ingest(report: "IngestReport") -> None:
+    """Tell what came in."""
+    tell(f"INGEST    {report.source} ({report.format}, {report.files} files)")
+    f = report.funnel
+    for kind in ("hops", "turns", "feedback", "requests"):
+        if f.get(f"{kind}_in"):
+            added, known = f[f"{kind}_added"], f[f"{kind}_known"]
+            tell(f"          {kind}: {f[f'{kind}_in']} in, {added} new, {known} known already")
+    tell(f"          turns joined from hops: {f.get('turns_joined', 0)} new, "
+         f"{f.get('turns_updated', 0)} updated")  # fmt: skip
+    if report.quarantined:
+        tell(f"          set aside: {_counts(report.quarantined)} ('flows sql' on quarantine)")
+    if report.waiting_bytes:
+        tell(f"          waiting: {report.waiting_bytes} bytes of an unfinished last line")
+
+
+def tell_attribute(report: "AttributeReport") -> None:
+    """Tell who is responsible."""
+    tell(f"ATTRIBUTE {report.turns} turns: {_counts(report.outcomes)}")
+    tell(f"          blame of what failed: {_counts(report.blame) or 'none'}")
+    for slot, n in sorted(report.by_slot.items()):
+        tell(
+            f"          {slot}: {n['turns']} turns, {n['failed']} failed, {n['blamed']} blamed on it"
+        )
+
+
+def tell_dataset(manifest: "Manifest") -> None:
+    """Tell what became a training row, and why the rest did not."""
+    tell(f"CURATE    {manifest.slot}: dataset {short_digest(manifest.digest)}")
+    for stage, entered, kept, dropped in manifest.funnel():
+        why = f" ({_counts(dropped)})" if dropped else ""
+        tell(f"          {stage}: {entered} in, {kept} kept, {entered - kept} dropped{why}")
+    tell(f"          {_counts(manifest.splits)}; trains on {_counts(manifest.mix)}")
+
+
+def tell_training(run: "TrainedAdapter") -> None:
+    """Tell what was trained."""
+    m = run.metrics
+    tell(
+        f"TRAIN     {run.adapter.name}: {m['rows']:.0f} rows, {m['supervised_tokens']:.0f} tokens to "
+        f"learn, {m['steps']:.0f} steps in {m['seconds']:.0f} s, loss {m['train_loss']:.3f}"
+    )
+    if run.drops:
+        tell(f"          left out: {_counts(run.drops)}")
+
+
+def tell_gate(report: "GateReport") -> None:
+    """Tell the verdict and its reasons."""
+    champion = (
+        f"{report.slot}@{short_digest(report.champion_digest)}"
+        if report.champion_digest
+        else "base"
+    )
+    challenger = f"{report.slot}@{short_digest(report.challenger_digest)}"
+    tell(f"GATE      {report.verdict}: challenger {challenger} against champion {champion}")
+    for result in (report.primary, *report.guards):
+        c = result.comparison
+        scores = (
+            f"{c.mean_champion:.3f} -> {c.mean_challenger:.3f}, "
+            f"difference {c.effect:+.3f} [{c.lower:+.3f}, {c.upper:+.3f}]"
+            if c
+            else "not compared"
+        )
+        kind = "primary" if result is report.primary else "guard"
+        tell(f"          {result.suite} ({kind}, n={result.n}): {scores} {result.status}")
+    for reason in report.reasons:
+        tell(f"          - {reason}")
+
+
+def tell_promotion(result: "PromotionResult") -> None:
+    """Tell what changed in the registry."""
+    tell(f"PROMOTE   {result.message}")
+
+
+def tell_serving(registry: "Registry") -> None:
+    """Tell what serves now."""
+    tell("SERVES    " + ", ".join(
+        f"{state.slot}: {state.champion_name or 'base'}" for state in registry.slots()
+    ))  # fmt: skip
+
+
+def tell_next(settings: Settings, slot: str | None) -> None:
+    """Tell how to look further."""
+    home = "" if settings.home == Settings().home else f" --home {settings.home}"
+    named = f" {slot}" if slot else ""
+    tell("LOOK      flows traces list      flows adapters show" + named + "      flows runs list")
+    tell(f'          flows sql{home} "SELECT * FROM v_blame"')
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {what}" for what, n in counts.items() if n)

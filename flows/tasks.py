@@ -1,0 +1,77 @@
+"""Prefect tasks around the stages: names, retries and time limits; no logic.
+
+Stages find finished work by content, so nothing is cached here, and a retry goes on
+where the failed try was. A known error is final: trying again would say the same.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from flows import stages
+from flows.config import Settings
+from flows.console import progress
+from serving.errors import MolError
+
+if TYPE_CHECKING:
+    from curation.manifest import Manifest
+    from promotion.gate import GateReport
+    from promotion.promote import PromotionResult
+    from traces.attribute import AttributeReport
+    from traces.ingest import IngestReport
+    from training.runs import TrainedAdapter
+
+HOUR_S = 3600
+
+
+def _worth_retrying(_task: Any, _run: Any, state: Any) -> bool:
+    return not isinstance(state.result(raise_on_failure=False), MolError)
+
+
+_OPTIONS: dict[str, Any] = {
+    "cache_policy": NO_CACHE,
+    "retries": 2,
+    "retry_delay_seconds": [2, 10],
+    "retry_condition_fn": _worth_retrying,
+}
+
+
+@task(name="ingest", timeout_seconds=12 * HOUR_S, **_OPTIONS)
+def ingest(settings: Settings) -> "list[IngestReport]":
+    """Bring every source into the lake."""
+    with progress("ingesting bytes") as show:
+        return stages.ingest_stage(settings, show)
+
+
+@task(name="attribute", timeout_seconds=6 * HOUR_S, **_OPTIONS)
+def attribute(settings: Settings) -> "AttributeReport":
+    """Settle outcomes and blame."""
+    with progress("attributing turns") as show:
+        return stages.attribute_stage(settings, show)
+
+
+@task(name="curate", timeout_seconds=6 * HOUR_S, **_OPTIONS)
+def curate(settings: Settings, slot: str) -> "Manifest":
+    """Make the slot's dataset."""
+    return stages.curate_stage(settings, slot)
+
+
+@task(name="train", timeout_seconds=48 * HOUR_S, **_OPTIONS)
+def train(settings: Settings, manifest: "Manifest") -> "TrainedAdapter":
+    """Train the slot's adapter."""
+    with progress("training steps") as show:
+        return stages.train_stage(settings, manifest, show)
+
+
+@task(name="gate", timeout_seconds=12 * HOUR_S, **_OPTIONS)
+def gate(settings: Settings, slot: str, challenger: str) -> "GateReport":
+    """Compare challenger and champion."""
+    with progress("answering suite items") as show:
+        return stages.gate_stage(settings, slot, challenger, show)
+
+
+@task(name="promote", timeout_seconds=HOUR_S, **_OPTIONS)
+def promote(settings: Settings, report: "GateReport") -> "PromotionResult":
+    """Make the challenger champion."""
+    return stages.promote_stage(settings, report)
