@@ -35,13 +35,6 @@ class NotEnoughExamples(MolError, ValueError):
     """The lake holds too little that is worth training this slot on."""
 
 
-class LakeKeepsChanging(MolError, RuntimeError):
-    """Others commit to the lake faster than it can be read once."""
-
-
-READ_TRIES = 3
-
-
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The rows of a dataset and how they came to be."""
@@ -73,16 +66,16 @@ def build(
         ContractFailed: if the rows break the data contract.
         DiskFull: if the dataset could not be stored.
         LakeNotFound: if nothing was ingested yet.
-        LakeKeepsChanging: if the lake could not be read in one state.
     """
+    require_slot(slot, profile)
+    # Here and not above: DuckDB stays out of import time.
+    from traces.lake import Lake
     from traces.read import read_turns
 
-    from traces.lake import Lake
-
-    require_slot(slot, profile)
-    with Lake.open(home) as lake:
+    with Lake.open(home, read_only=True) as lake:
         snapshot_id = lake.snapshot_id()
-    chosen = select(read_turns(home), slot, profile, config, sealed_prompts)
+    turns = read_turns(home, snapshot=snapshot_id)
+    chosen = select(turns, slot, profile, config, sealed_prompts)
     return store(home, slot, profile, config, chosen, snapshot_id)
 
 
@@ -185,13 +178,6 @@ def code_version() -> str:
     for file in sorted(Path(__file__).parent.glob("*.py")):
         total.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return "sha256:" + total.hexdigest()
-
-
-def _snapshot_id(home: Path) -> int:
-    from traces.lake import Lake
-
-    with Lake.open(home, read_only=True) as lake:
-        return lake.snapshot_id()
 
 
 def _harvest_all(

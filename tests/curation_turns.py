@@ -15,10 +15,12 @@ from traces.read import TurnBundle
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 
+VERIFIERS = {"L0": (), "L1": ("tool_call",), "L2": ("python_tests",), "L3": ("interface",)}
+
 PROFILE = Profile(
     slots=tuple(
-        Slot(name=name, description=f"{name} things", system=f"You are {name}.")
-        for name in ("L0", "L1", "L2", "L3")
+        Slot(name=name, description=name, system=f"You are {name}.", verifiers=verifiers)
+        for name, verifiers in VERIFIERS.items()
     ),
     route_prompt="Pick one of {labels}.\n{slots}",
     route_prefill="model_id=",
@@ -61,7 +63,7 @@ def hop(slot: str, messages: list[Message], completion: Message | None, **fields
 def route_hop(text: str, label: str, **fields: Any) -> Hop:
     """The router's hop: the request with the route prompt, and a prefill to continue."""
     view = [user(f"{text}\n\nPick one of L0 L1 L2 L3."), says("model_id=")]
-    return hop("L0", view, says(label), role="route", seq=0, **fields)
+    return hop("L0", view, says(label), role="route", **{"seq": 0} | fields)
 
 
 def bundle(

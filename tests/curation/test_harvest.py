@@ -127,6 +127,11 @@ def test_a_route_that_was_not_followed_is_refused():
     assert from_turn(bundle(hops=hops), "L0").reason == reasons.ROUTE_NOT_FOLLOWED
 
 
+def test_of_two_routes_the_one_that_decided_counts():
+    hops = [route_hop("r", "L1"), route_hop("r", "L2"), hop("L2", [user("r")], says("a"))]
+    assert only(bundle(hops=hops), "L0").completion == says("L2")
+
+
 REFUSED = [
     (bundle(slot="L1"), reasons.OTHER_SLOT),
     (bundle(status="failed"), reasons.TURN_FAILED),
