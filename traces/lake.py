@@ -7,6 +7,7 @@ home folder. Out: a DuckDB connection with the lake as its default schema.
 
 import fcntl
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,17 +20,21 @@ import tenacity
 
 from traces.errors import LakeNotFound, LakeUnavailable
 from traces.source import Offset
-from traces.tables import TABLES, arrow_table, ddl
+from traces.tables import TABLES, add_column, arrow_table, ddl
 from traces.view_definitions import VIEWS
 
 T = TypeVar("T")
 
 _MEMORY_LIMIT = "1GB"
+_BUSY_TIMEOUT_MS = 30_000
 _CONFLICTS = ("conflict", "database is locked", "has been altered by another")
 
 
 class Lake:
-    """An open lake; use as a context manager."""
+    """An open lake; use as a context manager.
+
+    DuckDB's own errors leave the `with` block as `LakeUnavailable`.
+    """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, root: Path) -> None:
         self.connection = connection
@@ -53,7 +58,9 @@ class Lake:
         try:
             root.mkdir(parents=True, exist_ok=True)
             _refuse_foreign_catalog(catalog)
-            lake = cls(_attach(root, read_only), root)
+            for attempt in _retry():
+                with attempt:
+                    lake = cls(_attach(root, read_only), root)
         except (duckdb.Error, OSError) as error:
             if isinstance(error, LakeUnavailable):
                 raise
@@ -76,6 +83,8 @@ class Lake:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+        if isinstance(value, duckdb.Error):
+            raise _unavailable(self._root, value) from value
 
     def close(self) -> None:
         """Close the connection."""
@@ -187,18 +196,23 @@ class Lake:
 
     def _missing(self) -> list[str]:
         """Statements that bring the catalog to the declared tables and views."""
-        tables = {
-            row[0]
-            for row in self.connection.execute(
-                "SELECT table_name FROM duckdb_tables() WHERE database_name = 'lake'"
-            ).fetchall()
-        }
+        columns: dict[str, set[str]] = defaultdict(set)
+        for table, column in self.connection.execute(
+            "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'lake'"
+        ).fetchall():
+            columns[table].add(column)
         comments = dict(
             self.connection.execute(
                 "SELECT view_name, comment FROM duckdb_views() WHERE database_name = 'lake'"
             ).fetchall()
         )
-        statements = [ddl(table) for table in TABLES if table not in tables]
+        statements = [ddl(table) for table in TABLES if table not in columns]
+        statements += [
+            add_column(table, column.name)
+            for table in TABLES.keys() & columns.keys()
+            for column in TABLES[table]
+            if column.name not in columns[table]
+        ]
         for view in VIEWS:
             if comments.get(view.name) != view.comment:
                 statements.append(f"CREATE OR REPLACE VIEW {view.name} AS {view.sql}")
@@ -222,7 +236,7 @@ def _attach(root: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
         target = _quoted(f"ducklake:sqlite:{root / 'catalog.sqlite'}")
         connection.execute(
             f"ATTACH {target} AS lake (DATA_PATH {_quoted(str(root / 'data') + '/')}"
-            f", OVERRIDE_DATA_PATH true{mode})"
+            f", OVERRIDE_DATA_PATH true, META_BUSY_TIMEOUT {_BUSY_TIMEOUT_MS}{mode})"
         )
         connection.execute("USE lake")
     except BaseException:

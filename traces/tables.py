@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -172,6 +173,12 @@ def ddl(table: str) -> str:
     return f"CREATE TABLE {table} (\n" + ",\n".join(lines) + "\n)"
 
 
+def add_column(table: str, name: str) -> str:
+    """Render `ALTER TABLE` for a column that a lake made by an older version lacks."""
+    column = next(c for c in TABLES[table] if c.name == name)
+    return f'ALTER TABLE {table} ADD COLUMN "{name}" {_SQL[column.kind]}'
+
+
 def arrow_schema(table: str) -> pa.Schema:
     """Render the Arrow schema of one table."""
     return pa.schema(
@@ -210,11 +217,17 @@ _TEXT_FIELDS = frozenset({"tools", "params", "signals"})
 def record_of(kind: type[R], table: str, row: Mapping[str, Any], prefix: str = "") -> R:
     """Rebuild a record from a lake row whose keys may carry a prefix."""
     values: dict[str, Any] = {}
-    for column in TABLES[table]:
-        if column.name not in kind.model_fields:
-            continue
-        value = row[prefix + column.name]
-        if column.kind == "json" and value is not None and column.name not in _TEXT_FIELDS:
-            value = json.loads(value)
-        values[column.name] = value
+    for name, nested in _fields(kind, table):
+        value = row[prefix + name]
+        values[name] = json.loads(value) if nested and value is not None else value
     return kind.model_validate(values)
+
+
+@cache
+def _fields(kind: type[Record], table: str) -> tuple[tuple[str, bool], ...]:
+    """Return the columns that are fields of the record, and whether each is nested."""
+    return tuple(
+        (c.name, c.kind == "json" and c.name not in _TEXT_FIELDS)
+        for c in TABLES[table]
+        if c.name in kind.model_fields
+    )
