@@ -35,6 +35,13 @@ class NotEnoughExamples(MolError, ValueError):
     """The lake holds too little that is worth training this slot on."""
 
 
+class LakeKeepsChanging(MolError, RuntimeError):
+    """Others commit to the lake faster than it can be read once."""
+
+
+READ_TRIES = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The rows of a dataset and how they came to be."""
@@ -66,17 +73,21 @@ def build(
         ContractFailed: if the rows break the data contract.
         DiskFull: if the dataset could not be stored.
         LakeNotFound: if nothing was ingested yet.
+        LakeKeepsChanging: if the lake could not be read in one state.
     """
     require_slot(slot, profile)
     # Here and not above: DuckDB stays out of import time.
-    from traces.lake import Lake
     from traces.read import read_turns
 
-    with Lake.open(home, read_only=True) as lake:
-        snapshot_id = lake.snapshot_id()
-    turns = read_turns(home, snapshot=snapshot_id)
-    chosen = select(turns, slot, profile, config, sealed_prompts)
-    return store(home, slot, profile, config, chosen, snapshot_id)
+    for _ in range(READ_TRIES):
+        snapshot_id = _snapshot_id(home)
+        chosen = select(read_turns(home), slot, profile, config, sealed_prompts)
+        if _snapshot_id(home) == snapshot_id:
+            return store(home, slot, profile, config, chosen, snapshot_id)
+    raise LakeKeepsChanging(
+        f"The lake under {str(home)!r} changed during each of {READ_TRIES} reads, so no snapshot "
+        "names what was read. Nothing was written; run it again when no ingest is running."
+    )
 
 
 def select(
@@ -178,6 +189,13 @@ def code_version() -> str:
     for file in sorted(Path(__file__).parent.glob("*.py")):
         total.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return "sha256:" + total.hexdigest()
+
+
+def _snapshot_id(home: Path) -> int:
+    from traces.lake import Lake
+
+    with Lake.open(home, read_only=True) as lake:
+        return lake.snapshot_id()
 
 
 def _harvest_all(
