@@ -53,7 +53,7 @@ FIRST_DAY = datetime(2026, 11, 2, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class SeedPlan:
-    """How much a first adapter has seen; L1 has seen little on purpose."""
+    """How much a first adapter has seen: enough to serve, with much left to learn."""
 
     skill_rows: int
     summary_rows: int
@@ -65,7 +65,7 @@ class SeedPlan:
 
 SEED_PLANS = {
     "L0": SeedPlan(skill_rows=60, summary_rows=24, route_rows=48, epochs=2),
-    "L1": SeedPlan(skill_rows=48, summary_rows=24),
+    "L1": SeedPlan(skill_rows=96, summary_rows=24, epochs=2),
     "L2": SeedPlan(skill_rows=64, summary_rows=24),
     "L3": SeedPlan(skill_rows=96, summary_rows=24, epochs=2),
 }

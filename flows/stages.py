@@ -58,15 +58,12 @@ def attribute_stage(settings: Settings, progress: Progress | None = None) -> "At
 
 
 def rank_slots(settings: Settings, by_slot: dict[str, dict[str, int]]) -> list[str]:
-    """Return the slots worth retraining: enough blamed turns, the largest share of blame first."""
+    """Return the slots worth retraining: those that failed the most users' turns first."""
     if settings.slot is not None:
         return [load_profile(settings.profile).slot(settings.slot).name]
-    share = {
-        slot: counts["blamed"] / max(counts["turns"], 1)
-        for slot, counts in by_slot.items()
-        if counts["blamed"] >= settings.policy.min_blamed
-    }
-    return sorted(share, key=lambda slot: (-share[slot], slot))
+    blamed = {slot: counts["blamed"] for slot, counts in by_slot.items()}
+    enough = [slot for slot in blamed if blamed[slot] >= settings.policy.min_blamed]
+    return sorted(enough, key=lambda slot: (-blamed[slot], slot))
 
 
 def curate_stage(settings: Settings, slot: str) -> "Manifest":
@@ -166,7 +163,7 @@ def rollback_stage(settings: Settings, slot: str) -> "PromotionResult":
 
 
 def prepare_registry(settings: Settings) -> None:
-    """Declare the profile's slots; a slot that never served gets its first adapter, if there is one."""
+    """Declare the profile's slots; one that never served gets its first adapter, if any."""
     from promotion.promote import export_slots
     from training.artifact import import_adapter
 
@@ -221,7 +218,8 @@ def latest_report(settings: Settings, slot: str) -> "GateReport":
         if report.challenger_digest == digest:
             return report
     raise NothingMade(
-        f"The gate has not judged {slot}@{short_digest(digest)}. Run 'flows run gate --slot {slot}'."
+        f"The gate has not judged {slot}@{short_digest(digest)}. "
+        f"Run 'flows run gate --slot {slot}'."
     )
 
 

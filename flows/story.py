@@ -56,8 +56,8 @@ def tell_training(run: "TrainedAdapter") -> None:
     """Tell what was trained."""
     m = run.metrics
     tell(
-        f"TRAIN     {run.adapter.name}: {m['rows']:.0f} rows, {m['supervised_tokens']:.0f} tokens to "
-        f"learn, {m['steps']:.0f} steps in {m['seconds']:.0f} s, loss {m['train_loss']:.3f}"
+        f"TRAIN     {run.adapter.name}: {m['rows']:.0f} rows, {m['supervised_tokens']:.0f} tokens "
+        f"to learn, {m['steps']:.0f} steps in {m['seconds']:.0f} s, loss {m['train_loss']:.3f}"
     )
     if run.drops:
         tell(f"          left out: {_counts(run.drops)}")

@@ -1,0 +1,269 @@
+"""The `flows` command: run the loop or a stage of it, look at what it made, promote, go back.
+
+Exit status: 0 fine, 1 a known error, 2 wrong usage, 3 the gate said no.
+"""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows import console
+from flows.config import Settings, describe_settings, load_settings
+from flows.console import print_json, print_table, say
+from serving.errors import MolError
+
+GATE_SAID_NO = 3
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="The self-improvement loop for Mixture-of-LoRA servers.",
+)
+traces_app = typer.Typer(no_args_is_help=True, help="Turns in the lake.")
+datasets_app = typer.Typer(no_args_is_help=True, help="Datasets made from turns.")
+adapters_app = typer.Typer(no_args_is_help=True, help="Adapter versions in the registry.")
+runs_app = typer.Typer(no_args_is_help=True, help="Training runs.")
+for name, group in (
+    ("traces", traces_app),
+    ("datasets", datasets_app),
+    ("adapters", adapters_app),
+    ("runs", runs_app),
+):
+    app.add_typer(group, name=name)
+
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
+Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Slot = Annotated[str | None, typer.Option("--slot", help="Slot to work on, such as L2.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Rows at most.")]
+
+
+class Stage(StrEnum):
+    """What `flows run` can run."""
+
+    cycle = "cycle"
+    ingest = "ingest"
+    attribute = "attribute"
+    curate = "curate"
+    train = "train"
+    gate = "gate"
+    promote = "promote"
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(
+    context: typer.Context,
+    stage: Annotated[Stage, typer.Argument(help="Which part of the loop.")] = Stage.cycle,
+    path: Annotated[
+        Path | None, typer.Argument(help="Traces to ingest, instead of the configured ones.")
+    ] = None,
+    config: Config = None,
+    home: Home = None,
+    slot: Slot = None,
+    base: Annotated[Path | None, typer.Option(help="Folder of the frozen base model.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="'embedded' or an address of a vLLM server.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of training and gate.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run the loop or one stage; any setting is a dotted flag, as in --training.epochs 3."""
+    console.Mode.json = as_json
+    extra = list(context.args)
+    if path is not None and str(path).startswith("--"):
+        extra, path = [str(path), *extra], None
+    settings = load_settings(
+        config,
+        extra,
+        {
+            "home": home,
+            "slot": slot,
+            "base": base,
+            "engine": engine,
+            "seed": seed,
+            "sources": (path,) if path else None,
+        },
+    )
+    from flows import manual
+
+    if dry_run:
+        _out(manual.plan(settings, stage.value), as_json)
+        return
+    outcome = manual.run(settings, stage.value)
+    if as_json:
+        print_json(outcome.value)
+    if outcome.gate_said_no:
+        raise typer.Exit(GATE_SAID_NO)
+
+
+@app.command("config")
+def show_config(as_json: Json = False) -> None:
+    """List every setting with its default and meaning."""
+    rows = describe_settings()
+    print_json(rows) if as_json else print_table(rows, "")
+
+
+@app.command()
+def promote(slot: str, config: Config = None, home: Home = None, as_json: Json = False) -> None:
+    """Make the newest challenger of SLOT that passed the gate its champion."""
+    from flows import stages, story
+
+    console.Mode.json = as_json
+    settings = _settings(config, home)
+    load_slot(settings, slot)
+    result = stages.promote_stage(settings, stages.latest_report(settings, slot))
+    print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
+
+
+@app.command()
+def rollback(slot: str, config: Config = None, home: Home = None, as_json: Json = False) -> None:
+    """Put the previous champion of SLOT back."""
+    from flows import stages, story
+
+    console.Mode.json = as_json
+    settings = _settings(config, home)
+    result = stages.rollback_stage(settings, load_slot(settings, slot))
+    print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
+
+
+@app.command()
+def sql(
+    query: Annotated[str | None, typer.Argument(help="One SELECT; none lists the views.")] = None,
+    config: Config = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Ask the lake with DuckDB SQL, read-only."""
+    from traces.views import describe
+    from traces.views import query as ask
+
+    if query is None:
+        rows: list[dict[str, Any]] = [{"view": v, "one row is": doc} for v, doc in describe()]
+    else:
+        columns, values = ask(_settings(config, home).home, query)
+        rows = [dict(zip(columns, row, strict=True)) for row in values]
+    print_json(rows) if as_json else print_table(rows, "No rows.")
+
+
+@traces_app.command("list")
+def list_traces(
+    limit: Limit = 20, slot: Slot = None, config: Config = None, home: Home = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """List the latest turns with outcome and blame."""
+    from flows import views
+
+    _out(views.turns(_settings(config, home), limit, slot, short=not as_json), as_json)
+
+
+@traces_app.command("show")
+def show_trace(
+    turn_id: str, config: Config = None, home: Home = None, as_json: Json = False
+) -> None:
+    """Show one turn as it went, hop by hop, with its blame."""
+    from flows import views
+
+    settings = _settings(config, home)
+    print_json(views.turn(settings, turn_id)) if as_json else print(
+        views.turn_text(settings, turn_id)
+    )
+
+
+@datasets_app.command("list")
+def list_datasets(config: Config = None, home: Home = None, as_json: Json = False) -> None:
+    """List the datasets."""
+    from flows import views
+
+    _out(views.datasets(_settings(config, home)), as_json)
+
+
+@datasets_app.command("show")
+def show_dataset(
+    digest: str, config: Config = None, home: Home = None, as_json: Json = False
+) -> None:
+    """Show a dataset's funnel, or with --json its whole manifest."""
+    from curation.manifest import load_manifest
+    from flows import story
+
+    manifest = load_manifest(_settings(config, home).home, digest)
+    print_json(manifest.model_dump(mode="json")) if as_json else story.tell_dataset(manifest)
+
+
+@adapters_app.command("list")
+def list_adapters(
+    slot: Slot = None, limit: Limit = 50, config: Config = None, home: Home = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """List the adapter versions, newest first, and which of them serve."""
+    from flows import views
+
+    _out(views.adapters(_settings(config, home), slot, limit), as_json)
+
+
+@adapters_app.command("show")
+def show_adapter(
+    adapter: Annotated[
+        str, typer.Argument(help="A slot, a name like L2@3fa9c1d2e4b5 or a digest.")
+    ],
+    config: Config = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show a version, or a slot's champion: origin, gate report, who served when."""
+    from flows import views
+
+    print_json(views.adapter(_settings(config, home), adapter))
+
+
+@runs_app.command("list")
+def list_runs(config: Config = None, home: Home = None, as_json: Json = False) -> None:
+    """List the training runs and what the gate said."""
+    from flows import views
+
+    _out(views.runs(_settings(config, home)), as_json)
+
+
+@runs_app.command("show")
+def show_run(key: str, config: Config = None, home: Home = None, as_json: Json = False) -> None:
+    """Show one training run by the beginning of its key."""
+    from flows import views
+
+    print_json(views.run(_settings(config, home), key))
+
+
+def load_slot(settings: Settings, slot: str) -> str:
+    """Return the slot's name if the profile has it."""
+    from serving.slots import load_profile
+
+    return load_profile(settings.profile).slot(slot).name
+
+
+def main() -> None:
+    """Run the command; known errors become one line and exit status 1."""
+    try:
+        app()
+    except MolError as error:
+        say(f"flows: {' '.join(str(error).split())}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        say("flows: interrupted; run the same command again to go on.")
+        sys.exit(130)
+
+
+def _settings(config: Path | None, home: Path | None) -> Settings:
+    return load_settings(config, overrides={"home": home})
+
+
+def _out(rows: list[dict[str, Any]], as_json: bool) -> None:
+    print_json(rows) if as_json else print_table(rows, "Nothing there yet. Run 'flows run' first.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""`flows run` by hand: the cycle or one stage as a Prefect flow, and the plan of a dry run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flows import stages
+from flows.config import Settings
+from flows.prefect_server import prefect_api
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run made, ready for JSON, and whether the gate refused a challenger."""
+
+    value: Any
+    gate_said_no: bool = False
+
+
+def run(settings: Settings, stage: str) -> Outcome:
+    """Run the cycle or one stage under Prefect."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with prefect_api(settings.home):
+        if stage == "cycle":
+            from flows.cycle import cycle
+
+            before = set((settings.home / "cycles").glob("*"))
+            result = cycle(settings)
+            new = set((settings.home / "cycles").glob("*")) != before
+            return Outcome(
+                result.model_dump(mode="json"),
+                new and result.verdict not in (None, "PASS"),
+            )
+        from prefect import flow
+
+        return flow(name=stage, validate_parameters=False)(_STAGES[stage])(settings)
+
+
+def _ingest(settings: Settings) -> Outcome:
+    from flows import story, tasks
+
+    reports = tasks.ingest(settings)
+    for report in reports:
+        story.tell_ingest(report)
+    return Outcome([report.model_dump(mode="json") for report in reports])
+
+
+def _attribute(settings: Settings) -> Outcome:
+    from flows import story, tasks
+
+    report = tasks.attribute(settings)
+    story.tell_attribute(report)
+    return Outcome(report.model_dump(mode="json"))
+
+
+def _curate(settings: Settings) -> Outcome:
+    from flows import story, tasks
+
+    manifest = tasks.curate(settings, _slot(settings))
+    story.tell_dataset(manifest)
+    return Outcome(manifest.model_dump(mode="json"))
+
+
+def _train(settings: Settings) -> Outcome:
+    from flows import story, tasks
+
+    stages.prepare_registry(settings)
+    trained = tasks.train(settings, stages.latest_manifest(settings, _slot(settings)))
+    story.tell_training(trained)
+    return Outcome(trained.model_dump(mode="json"))
+
+
+def _gate(settings: Settings) -> Outcome:
+    from flows import story, tasks
+
+    stages.prepare_registry(settings)
+    slot = _slot(settings)
+    report = tasks.gate(settings, slot, stages.latest_run(settings, slot).digest)
+    story.tell_gate(report)
+    return Outcome(report.model_dump(mode="json"), report.verdict != "PASS")
+
+
+def _promote(settings: Settings) -> Outcome:
+    from flows import story, tasks
+
+    result = tasks.promote(settings, stages.latest_report(settings, _slot(settings)))
+    story.tell_promotion(result)
+    return Outcome(result.model_dump(mode="json"))
+
+
+_STAGES: dict[str, Callable[[Settings], Outcome]] = {
+    "ingest": _ingest,
+    "attribute": _attribute,
+    "curate": _curate,
+    "train": _train,
+    "gate": _gate,
+    "promote": _promote,
+}
+
+
+def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
+    """Return what a run would do, one row a step, without changing anything."""
+    from traces.detect import find_sources
+
+    order = ["ingest", "attribute", "curate", "train", "gate", "promote"]
+    steps: list[dict[str, Any]] = []
+    for source in settings.sources:
+        found = find_sources(source)
+        size = sum(file.size_bytes for file in found.files)
+        what = f"{len(found.files)} files of {source} as {found.format}, {size:,} bytes"
+        steps.append({"stage": "ingest", "would": what})
+    target = f"slot {_slot(settings)}" if settings.slot else "the slot with the most blame"
+    t, s = settings.training, settings.suites
+    steps += [
+        {"stage": "attribute", "would": f"settle outcomes and blame in {settings.home}"},
+        {"stage": "curate", "would": f"make a dataset of {target}"},
+        {"stage": "train", "would": f"{t.method}, r={t.r}, {t.epochs} epochs on {settings.base}"},
+        {
+            "stage": "gate",
+            "would": f"ask {s.primary} items of the primary suite on {settings.engine}",
+        },
+        {"stage": "promote", "would": "if the gate says PASS, make the challenger champion"},
+    ]
+    wanted = order if stage == "cycle" else [stage]
+    return [step for step in steps if step["stage"] in wanted]
+
+
+def _slot(settings: Settings) -> str:
+    from serving.slots import load_profile
+
+    profile = load_profile(settings.profile)
+    if settings.slot is not None:
+        return profile.slot(settings.slot).name
+    raise stages.NothingMade(f"Which slot? Name one of {', '.join(profile.labels)} with '--slot'.")
