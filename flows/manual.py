@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flows import stages
 from flows.config import Settings
 from flows.prefect_server import prefect_api
+from serving.disk import DiskFull
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +20,12 @@ class Outcome:
 
 
 def run(settings: Settings, stage: str) -> Outcome:
-    """Run the cycle or one stage under Prefect."""
-    settings.home.mkdir(parents=True, exist_ok=True)
+    """Run the cycle or one stage under Prefect.
+
+    What is wrong with the input is said before anything starts.
+    """
+    check(settings, stage)
+    make_home(settings.home)
     with prefect_api(settings.home):
         if stage == "cycle":
             from flows.cycle import cycle
@@ -34,6 +40,47 @@ def run(settings: Settings, stage: str) -> Outcome:
         from prefect import flow
 
         return flow(name=stage, validate_parameters=False)(_STAGES[stage])(settings)
+
+
+def check(settings: Settings, stage: str) -> None:
+    """Refuse input that the stage could not work with; nothing is changed.
+
+    Raises:
+        MolError: the first thing that is wrong, and what to do about it.
+    """
+    from serving.slots import load_profile
+    from traces.detect import find_sources
+    from training.artifact import BaseNotFound
+
+    profile = load_profile(settings.profile)
+    if settings.slot is not None:
+        profile.slot(settings.slot)
+    elif stage in ("curate", "train", "gate", "promote"):
+        raise stages.NothingMade(
+            f"Which slot? Name one of {', '.join(profile.labels)} with '--slot'."
+        )
+    if stage in ("cycle", "ingest"):
+        for source in stages.named_sources(settings):
+            find_sources(source)
+    if stage in ("cycle", "train", "gate") and not (settings.base / "config.json").is_file():
+        raise BaseNotFound(
+            f"No base model in {str(settings.base)!r}. Fetch the default one with "
+            "'python -m infra.base_model', or name a Hugging Face folder with '--base'."
+        )
+
+
+def make_home(home: Path) -> None:
+    """Make the folder of the loop's state.
+
+    Raises:
+        DiskFull: if it cannot be made.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskFull(
+            f"Cannot make the folder {str(home)!r}: {error.strerror}. Choose another with '--home'."
+        ) from error
 
 
 def _ingest(settings: Settings) -> Outcome:
@@ -56,7 +103,7 @@ def _attribute(settings: Settings) -> Outcome:
 def _curate(settings: Settings) -> Outcome:
     from flows import story, tasks
 
-    manifest = tasks.curate(settings, _slot(settings))
+    manifest = tasks.curate(settings, str(settings.slot))
     story.tell_dataset(manifest)
     return Outcome(manifest.model_dump(mode="json"))
 
@@ -65,7 +112,7 @@ def _train(settings: Settings) -> Outcome:
     from flows import story, tasks
 
     stages.prepare_registry(settings)
-    trained = tasks.train(settings, stages.latest_manifest(settings, _slot(settings)))
+    trained = tasks.train(settings, stages.latest_manifest(settings, str(settings.slot)))
     story.tell_training(trained)
     return Outcome(trained.model_dump(mode="json"))
 
@@ -74,7 +121,7 @@ def _gate(settings: Settings) -> Outcome:
     from flows import story, tasks
 
     stages.prepare_registry(settings)
-    slot = _slot(settings)
+    slot = str(settings.slot)
     report = tasks.gate(settings, slot, stages.latest_run(settings, slot).digest)
     story.tell_gate(report)
     return Outcome(report.model_dump(mode="json"), report.verdict != "PASS")
@@ -83,7 +130,7 @@ def _gate(settings: Settings) -> Outcome:
 def _promote(settings: Settings) -> Outcome:
     from flows import story, tasks
 
-    result = tasks.promote(settings, stages.latest_report(settings, _slot(settings)))
+    result = tasks.promote(settings, stages.latest_report(settings, str(settings.slot)))
     story.tell_promotion(result)
     return Outcome(result.model_dump(mode="json"))
 
@@ -99,9 +146,14 @@ _STAGES: dict[str, Callable[[Settings], Outcome]] = {
 
 
 def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
-    """Return what a run would do, one row a step, without changing anything."""
+    """Return what a run would do, one row a step, without changing anything.
+
+    Raises:
+        MolError: if the run could not start.
+    """
     from traces.detect import find_sources
 
+    check(settings, stage)
     order = ["ingest", "attribute", "curate", "train", "gate", "promote"]
     steps: list[dict[str, Any]] = []
     for source in settings.sources:
@@ -109,7 +161,7 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
         size = sum(file.size_bytes for file in found.files)
         what = f"{len(found.files)} files of {source} as {found.format}, {size:,} bytes"
         steps.append({"stage": "ingest", "would": what})
-    target = f"slot {_slot(settings)}" if settings.slot else "the slot with the most blame"
+    target = f"slot {settings.slot}" if settings.slot else "the slot with the most blame"
     t, s = settings.training, settings.suites
     steps += [
         {"stage": "attribute", "would": f"settle outcomes and blame in {settings.home}"},
@@ -123,12 +175,3 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
     ]
     wanted = order if stage == "cycle" else [stage]
     return [step for step in steps if step["stage"] in wanted]
-
-
-def _slot(settings: Settings) -> str:
-    from serving.slots import load_profile
-
-    profile = load_profile(settings.profile)
-    if settings.slot is not None:
-        return profile.slot(settings.slot).name
-    raise stages.NothingMade(f"Which slot? Name one of {', '.join(profile.labels)} with '--slot'.")

@@ -42,12 +42,21 @@ def ingest_stage(settings: Settings, progress: Progress | None = None) -> "list[
     """Bring every source into the lake."""
     from traces.ingest import ingest
 
+    return [ingest(settings.home, source, progress=progress) for source in named_sources(settings)]
+
+
+def named_sources(settings: Settings) -> tuple[Path, ...]:
+    """Return the sources.
+
+    Raises:
+        NothingToIngest: if there are none.
+    """
     if not settings.sources:
         raise NothingToIngest(
             "No traces are named. Give a file or folder, as in 'flows run ingest PATH', "
             "or list them under 'sources' in the configuration."
         )
-    return [ingest(settings.home, source, progress=progress) for source in settings.sources]
+    return settings.sources
 
 
 def attribute_stage(settings: Settings, progress: Progress | None = None) -> "AttributeReport":

@@ -103,7 +103,7 @@ def tell_next(settings: Settings, slot: str | None) -> None:
     home = "" if settings.home == Settings().home else f" --home {settings.home}"
     named = f" {slot}" if slot else ""
     tell("LOOK      flows traces list      flows adapters show" + named + "      flows runs list")
-    tell(f'          flows sql{home} "SELECT * FROM v_blame"')
+    tell(f"          flows sql{home} 'FROM v_blame'")
 
 
 def _counts(counts: Mapping[str, int]) -> str:
