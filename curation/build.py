@@ -15,7 +15,7 @@ from curation import contract
 from curation import manifest as datasets
 from curation.config import CurationConfig
 from curation.examples import Example, Split
-from curation.filters import balance, drop_duplicates, drop_sealed, fits
+from curation.filters import balance, cap_replay, drop_duplicates, drop_sealed, fits
 from curation.harvest import Candidate, harvest
 from curation.manifest import FunnelStage, Manifest
 from curation.reasons import TOO_LONG
@@ -108,12 +108,9 @@ def select(
     stages.append(_stage(datasets.DUPLICATES, len(placed), dropped))
     unsealed, dropped = drop_sealed(unique, sealed_prompts)
     stages.append(_stage(datasets.GATE_SUITES, len(unique), dropped))
-    kept = unsealed
-    if slot == profile.router:
-        kept, dropped = balance(unsealed, config)
-        stages.append(_stage(datasets.BALANCE, len(unsealed), dropped))
-    else:
-        stages.append(_stage(datasets.BALANCE, len(unsealed), {}))
+    kept, dropped = balance(unsealed, config) if slot == profile.router else (unsealed, Counter())
+    kept, over = cap_replay(kept, config)
+    stages.append(_stage(datasets.BALANCE, len(unsealed), dropped + over))
 
     rows = sorted((row.example for row in kept), key=lambda row: row.example_id)
     return Chosen(tuple(rows), tuple(stages))

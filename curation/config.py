@@ -23,5 +23,8 @@ class CurationConfig(BaseModel):
     """Fewer training rows than this and no dataset is made."""
     thumb_weight: float = Field(default=0.5, gt=0, le=1)
     """Weight of a row that only a thumb vouches for; all other rows weigh 1."""
+    replay_share: float = Field(default=0.25, ge=0, lt=1)
+    """Most of the training rows that may be replay: a slot's own summaries, which it must not
+    forget to write while it learns to answer (self-generated replay, arXiv 2605.26097)."""
     max_duty_ratio: float = Field(default=4.0, ge=1)
     """For the router slot: most training rows of one duty for each row of the other."""

@@ -14,8 +14,8 @@ from serving.records import Message, Record, canonical_json, content_id
 
 SCHEMA_VERSION = 1
 
-Duty = Literal["answer", "route"]
-Source = Literal["edit", "verified", "thumb", "route"]
+Duty = Literal["answer", "route", "summary"]
+Source = Literal["edit", "verified", "thumb", "route", "replay"]
 Split = Literal["train", "holdout"]
 
 VIEW_ENDS = ("user", "tool", "prefill")

@@ -14,7 +14,7 @@ from curation.harvest import Candidate
 
 Filtered = tuple[list[Candidate], Counter[str]]
 
-_RANK = {"edit": 0, "route": 0, "verified": 1, "thumb": 2}
+_RANK = {"edit": 0, "route": 0, "verified": 1, "thumb": 2, "replay": 3}
 
 
 def fits(candidate: Candidate, config: CurationConfig) -> bool:
@@ -60,6 +60,18 @@ def drop_sealed(rows: Iterable[Candidate], sealed_prompts: frozenset[str]) -> Fi
     return kept, +Counter({reasons.SEALED: len(rows) - len(kept)})
 
 
+def cap_replay(rows: Iterable[Candidate], config: CurationConfig) -> Filtered:
+    """Keep replayed training rows to their share; which ones is decided by row id."""
+    rows = list(rows)
+    train = [row for row in rows if row.example.split == "train"]
+    replay = sorted(row.example.example_id for row in train if row.example.source == "replay")
+    others = len(train) - len(replay)
+    room = int(config.replay_share / (1 - config.replay_share) * others)
+    over = set(replay[room:])
+    kept = [row for row in rows if row.example.example_id not in over]
+    return kept, +Counter({reasons.REPLAY: len(over)})
+
+
 def balance(rows: Iterable[Candidate], config: CurationConfig) -> Filtered:
     """Cap the larger duty of the router slot's training rows at a multiple of the smaller.
 
@@ -69,7 +81,7 @@ def balance(rows: Iterable[Candidate], config: CurationConfig) -> Filtered:
     rows = list(rows)
     train: dict[str, list[Candidate]] = {"answer": [], "route": []}
     for row in rows:
-        if row.example.split == "train":
+        if row.example.split == "train" and row.example.duty in train:
             train[row.example.duty].append(row)
     small, large = sorted(train.values(), key=len)
     room = int(config.max_duty_ratio * len(small))

@@ -5,7 +5,8 @@ exact messages its hop saw), or the reason why the turn teaches this slot nothin
 
 Three kinds of answer are worth learning: the user's correction of a failure that is this
 adapter's own, an answer that was verified, and (at less weight) one that only a thumb
-vouches for. The router slot also learns routes.
+vouches for. The router slot also learns routes. Summaries of verified turns are replayed as
+they were: nobody judged them, but a slot that stops writing them harms the others.
 """
 
 import json
@@ -74,7 +75,7 @@ class _Pick:
 
     @property
     def as_served(self) -> bool:
-        return self.source in ("verified", "thumb")
+        return self.source in ("verified", "thumb", "replay")
 
 
 def harvest(bundle: "TurnBundle", slot: str, profile: Profile, config: CurationConfig) -> Harvest:
@@ -83,12 +84,14 @@ def harvest(bundle: "TurnBundle", slot: str, profile: Profile, config: CurationC
     if refused is not None:
         return Harvest((), (), refused)
     parts: list[list[_Pick] | str] = [_answer_picks(bundle, slot, config)]
+    replayed = _summary_picks(bundle, slot)
     if slot == profile.router:
         parts.append(_route_picks(bundle, slot, profile, config))
     results = tool_results(bundle.hops)
     used: list[Candidate] = []
     dropped: list[str] = []
-    for pick in (p for part in parts if not isinstance(part, str) for p in part):
+    taken = [pick for part in parts if not isinstance(part, str) for pick in part]
+    for pick in [*taken, *replayed]:
         problem = _pick_refusal(pick, results)
         if problem is not None:
             dropped.append(problem)
@@ -146,6 +149,16 @@ def _answer_picks(bundle: "TurnBundle", slot: str, config: CurationConfig) -> li
         # The text may rest on tool results that this hop had not seen.
         return reasons.TEXT_FOR_CALL
     return [_Pick(first, outcome.correction, "edit", "answer")]
+
+
+def _summary_picks(bundle: "TurnBundle", slot: str) -> list[_Pick]:
+    if bundle.turn.slot != slot or not bundle.outcome.success or bundle.outcome.tier != "A":
+        return []
+    return [
+        _Pick(hop, hop.completion, "replay", "summary")
+        for hop in bundle.hops
+        if hop.role == "summary" and hop.slot == slot
+    ]
 
 
 def _route_picks(

@@ -6,7 +6,7 @@ Proved through `select`, the pure part of the build; turns are real records.
 import itertools
 import random
 
-from curation_turns import PROFILE, bundle, calls, edited, hop, misrouted, says, user
+from curation_turns import PROFILE, bundle, calls, edited, hop, misrouted, route_hop, says, user
 
 from curation import reasons
 from curation.build import Chosen, select
@@ -157,3 +157,18 @@ def test_a_prompt_on_both_sides_stays_in_train_alone():
     result = chosen(turns, config=config)
     assert [row.split for row in result.examples] == ["train"]
     assert dropped(result)[reasons.ALSO_IN_TRAIN] > 0
+
+
+def test_replay_is_kept_to_its_share_of_the_training_rows():
+    result = chosen([summarised(f"t{n}") for n in range(9)])
+    sources = [row.source for row in result.examples]
+    assert (sources.count("verified"), sources.count("replay")) == (9, 3)
+    assert dropped(result) == {reasons.REPLAY: 6}
+
+
+def summarised(turn_id: str):
+    view = [user(f"Write {turn_id}.")]
+    answer = hop("L2", view, says(turn_id), seq=1)
+    asked = [*view, says(turn_id), user("Summarise.")]
+    summary = hop("L2", asked, says(f"Wrote {turn_id}."), role="summary", seq=2)
+    return bundle(turn_id, hops=[route_hop(turn_id, "L2", seq=0), answer, summary])

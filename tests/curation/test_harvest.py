@@ -216,3 +216,34 @@ def test_text_of_a_tool_result_is_never_a_completion():
 def test_an_answer_may_use_a_short_tool_result():
     view = [user("Sum?"), calls("add"), Message(role="tool", content="42")]
     assert only(bundle(hops=[hop("L2", view, says("It is 42."))])).completion == says("It is 42.")
+
+
+def summarised_turn(finish_reason: str = "stop", **fields) -> TurnBundle:
+    """A turn of L2 with the summary it wrote for the others."""
+    view = [user("Write add.")]
+    answer = hop("L2", view, says("def add(): ..."), seq=1)
+    asked = [*view, says("def add(): ..."), user("Summarise.")]
+    summary = hop(
+        "L2", asked, says("Wrote add."), role="summary", seq=2, finish_reason=finish_reason
+    )
+    return bundle(hops=[route_hop("Write add.", "L2", seq=0), answer, summary], **fields)
+
+
+def test_the_summary_of_a_verified_turn_is_replayed_as_it_was():
+    answer, summary = (c.example for c in from_turn(summarised_turn()).candidates)
+    assert (answer.duty, answer.source) == ("answer", "verified")
+    assert (summary.duty, summary.source) == ("summary", "replay")
+    assert summary.completion == says("Wrote add.")
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        summarised_turn(finish_reason="length"),
+        summarised_turn(tier="B"),
+        summarised_turn(success=False, correction=says("x"), blame=blamed("adapter", "L2")),
+    ],
+    ids=["truncated", "only a thumb", "failed"],
+)
+def test_other_summaries_are_not_replayed(turn):
+    assert all(c.example.duty != "summary" for c in from_turn(turn).candidates)
