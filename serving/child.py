@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -25,6 +26,10 @@ os.execv(sys.executable, [sys.executable, "-m", *sys.argv[2:]])
 """
 
 
+# Linux counts the thread that started a child as its parent: this one stays to the end.
+_STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="start-child")
+
+
 def start_child(
     module: str,
     arguments: Sequence[str],
@@ -35,14 +40,15 @@ def start_child(
     """Run `python -m module arguments` in a session of its own, with its output in `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
-        return subprocess.Popen(
+        return _STARTER.submit(
+            subprocess.Popen,
             [str(python), "-c", _LAUNCH, str(os.getpid()), module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=dict(environment),
             start_new_session=True,
-        )
+        ).result()
 
 
 def stop_child(child: subprocess.Popen[bytes], limit_s: float = 20.0) -> None:

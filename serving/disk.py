@@ -4,6 +4,7 @@ Temporary name in the same folder, fsync, rename, fsync of the folder.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -23,9 +24,9 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     Raises:
         DiskFull: if the bytes could not be stored; `path` is as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
@@ -35,10 +36,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise DiskFull(
-            f"Cannot write {str(path)!r}: {error.strerror or error}. "
-            "Nothing was changed; free some space or choose another --home and run it again."
-        ) from error
+        raise _disk_full(path, error) from error
     sync_folder(path.parent)
 
 
@@ -47,14 +45,17 @@ def new_folder(final: Path) -> Iterator[Path]:
     """Yield an empty temporary folder that becomes `final` if the block succeeds.
 
     If `final` exists already, the new folder is dropped: content-addressed names
-    hold the same bytes. On an exception nothing is left behind.
+    hold the same bytes. On an exception nothing is left behind; one that has nothing to do
+    with the disk's space passes as it is.
 
     Raises:
         DiskFull: if a file could not be stored.
     """
-    final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}.tmp")
-    temporary.mkdir()
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise _disk_full(final, error) from error
     try:
         yield temporary
         for file in sorted(temporary.rglob("*")):
@@ -65,14 +66,21 @@ def new_folder(final: Path) -> Iterator[Path]:
             temporary.replace(final)
             sync_folder(final.parent)
     except OSError as error:
-        if isinstance(error, MolError):
+        if isinstance(error, MolError) or error.errno not in _REFUSALS:
             raise
-        raise DiskFull(
-            f"Cannot write {str(final)!r}: {error.strerror or error}. "
-            "Nothing was changed; free some space or choose another --home and run it again."
-        ) from error
+        raise _disk_full(final, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+
+
+def _disk_full(path: Path, error: OSError) -> DiskFull:
+    return DiskFull(
+        f"Cannot write {str(path)!r}: {error.strerror or error}. "
+        "Nothing was changed; free some space or choose another --home and run it again."
+    )
 
 
 def sync_folder(folder: Path) -> None:

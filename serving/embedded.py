@@ -9,6 +9,7 @@ together. Greedy answers do not depend on what else is asked, up to rounding.
 
 import asyncio
 import logging
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ class EmbeddedEngine:
     def __init__(self, base: Path, max_batch: int = 32) -> None:
         """Load the base model from a Hugging Face folder, float32 on the CPU, bfloat16 on a GPU."""
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
         on_gpu = torch.cuda.is_available()
         try:
@@ -64,19 +65,21 @@ class EmbeddedEngine:
             ) from error
         self._model: Any = model.to("cuda" if on_gpu else "cpu").eval()
         self._model.requires_grad_(False)
+        # A base may ship sampling defaults; vLLM is started without them too.
+        self._model.generation_config = GenerationConfig()
         self._plain = self._model
         self._max_batch = max_batch
         self._adapters: dict[str, Path] = {}
         self._waiting: list[_Call] = []
+        self._running: list[_Call] = []
         self._pump: asyncio.Task[None] | None = None
+        self._busy = threading.Lock()
+        self._closed = False
 
     async def chat(self, request: ChatRequest) -> ChatResult:
         """Queue one request and wait for its answer."""
-        if request.model != BASE_NAME and request.model not in self._adapters:
-            raise EngineRefused(
-                f"The model {request.model!r} does not exist (404). "
-                f"Loaded: {', '.join(await self.models())}."
-            )
+        self._check_open()
+        self._check_known(request.model)
         future: asyncio.Future[ChatResult] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Call(request, self._encode(request), future, time.monotonic()))
         if self._pump is None or self._pump.done():
@@ -89,45 +92,89 @@ class EmbeddedEngine:
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """Load a PEFT folder under a new name."""
-        if name in self._adapters or name == BASE_NAME:
-            raise EngineRefused(
-                f"The adapter {name!r} is loaded already; a name never changes (400)."
-            )
+        self._check_open()
         if not (path / "adapter_model.safetensors").is_file():
             raise AdapterNotServable(
                 f"No adapter_model.safetensors in {str(path)!r}; only safetensors are loaded."
             )
         await asyncio.to_thread(self._load, name, path)
-        self._adapters[name] = path
 
     async def unload_adapter(self, name: str) -> None:
         """Forget an adapter."""
-        if name not in self._adapters:
-            raise EngineRefused(f"The adapter {name!r} is not loaded (404).")
-        del self._adapters[name]
-        if self._adapters:
-            self._model.delete_adapter(name)
-        else:
-            self._model = self._model.unload()
-            self._plain = self._model
+        self._check_open()
+        await asyncio.to_thread(self._unload, name)
 
     async def close(self) -> None:
-        """Fail what is waiting and release the model."""
+        """Fail what waits or runs, and release the model."""
+        self._closed = True
         if self._pump is not None:
             self._pump.cancel()
-        for call in self._waiting:
-            call.future.cancel()
+        for call in (*self._running, *self._waiting):
+            if not call.future.done():
+                call.future.set_exception(EngineUnavailable("The embedded engine was closed."))
         self._waiting.clear()
-        self._model = self._plain = None
+        await asyncio.to_thread(self._release)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineUnavailable("The embedded engine was closed. Start a new one.")
+
+    def _check_known(self, name: str) -> None:
+        if name != BASE_NAME and name not in self._adapters:
+            raise EngineRefused(
+                f"The model {name!r} does not exist (404). "
+                f"Loaded: {', '.join((BASE_NAME, *self._adapters))}."
+            )
 
     def _load(self, name: str, path: Path) -> None:
         from peft import PeftModel
+        from safetensors import SafetensorError
+
+        with self._busy:
+            if name in self._adapters or name == BASE_NAME:
+                raise EngineRefused(
+                    f"The adapter {name!r} is loaded already; a name never changes (400)."
+                )
+            try:
+                if self._adapters:
+                    self._model.load_adapter(path, adapter_name=name, torch_device="cpu")
+                else:
+                    self._model = PeftModel.from_pretrained(self._plain, path, adapter_name=name)
+            except (OSError, ValueError, RuntimeError, LookupError, SafetensorError) as error:
+                self._forget(name)
+                raise AdapterNotServable(
+                    f"The adapter in {str(path)!r} does not fit this base: "
+                    f"{str(error).strip().splitlines()[0]}"
+                ) from error
+            self._model.eval()
+            self._adapters[name] = path
+
+    def _unload(self, name: str) -> None:
+        with self._busy:
+            if name not in self._adapters:
+                raise EngineRefused(f"The adapter {name!r} is not loaded (404).")
+            del self._adapters[name]
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Take an adapter out of the model, also a half loaded one; the last leaves it bare."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
 
         if self._adapters:
-            self._model.load_adapter(path, adapter_name=name, torch_device="cpu")
-        else:
-            self._model = PeftModel.from_pretrained(self._plain, path, adapter_name=name)
-        self._model.eval()
+            self._model.set_adapter(next(iter(self._adapters)), inference_mode=True)
+            if name in self._model.peft_config:
+                self._model.delete_adapter(name)
+            return
+        self._model = self._plain
+        for path, module in list(self._plain.named_modules()):
+            if isinstance(module, BaseTunerLayer):
+                self._plain.set_submodule(path, module.get_base_layer())
+        if hasattr(self._plain, "peft_config"):
+            del self._plain.peft_config
+
+    def _release(self) -> None:
+        with self._busy:
+            self._model = self._plain = None
 
     def _encode(self, request: ChatRequest) -> list[int]:
         text = render_text(
@@ -141,21 +188,26 @@ class EmbeddedEngine:
     async def _run(self) -> None:
         await asyncio.sleep(0)
         while self._waiting:
-            batch = self._next_batch()
+            batch = self._running = self._next_batch()
             try:
                 results = await asyncio.to_thread(self._answer, batch)
+            except EngineRefused as refusal:
+                self._fail(batch, refusal)
             except Exception as error:
-                for call in batch:
-                    call.future.set_exception(
-                        EngineRefused(f"The embedded engine failed (500): {error!r}")
-                    )
-                continue
-            for call, result in zip(batch, results, strict=True):
-                if not call.future.done():
-                    call.future.set_result(result)
+                self._fail(batch, EngineRefused(f"The embedded engine failed (500): {error!r}"))
+            else:
+                for call, result in zip(batch, results, strict=True):
+                    if not call.future.done():
+                        call.future.set_result(result)
             await asyncio.sleep(0)
 
+    def _fail(self, batch: Sequence[_Call], error: EngineRefused) -> None:
+        for call in batch:
+            if not call.future.done():
+                call.future.set_exception(error)
+
     def _next_batch(self) -> list[_Call]:
+        self._waiting = [call for call in self._waiting if not call.future.done()]
         groups: dict[tuple[Any, ...], list[_Call]] = defaultdict(list)
         for call in self._waiting:
             r = call.request
@@ -170,7 +222,13 @@ class EmbeddedEngine:
         import torch
 
         request = batch[0].request
-        with torch.inference_mode(), self._using(request.model):
+        with self._busy, torch.inference_mode():
+            self._check_known(request.model)
+            return self._answer_alone(batch)
+
+    def _answer_alone(self, batch: Sequence[_Call]) -> list[ChatResult]:
+        request = batch[0].request
+        with self._using(request.model):
             if request.choices:
                 return self._choose(batch)
             return self._generate(batch)
@@ -234,9 +292,12 @@ class EmbeddedEngine:
 
         choices = batch[0].request.choices
         choice_ids = [self._tokenizer(c, add_special_tokens=False)["input_ids"] for c in choices]
+        if any(a != b and b[: len(a)] == a for a in choice_ids for b in choice_ids):
+            # "L1" would always beat "L10": what tells them apart is the end of the answer.
+            choice_ids = [[*ids, self._tokenizer.eos_token_id] for ids in choice_ids]
         shared = 0
-        while (
-            len({tuple(ids[: shared + 1]) for ids in choice_ids}) == 1 < min(map(len, choice_ids))
+        while shared + 1 < min(map(len, choice_ids)) and (
+            len({tuple(ids[: shared + 1]) for ids in choice_ids}) == 1
         ):
             shared += 1
         tails = [ids[shared:] for ids in choice_ids]

@@ -25,7 +25,15 @@ class OpenAIEngine:
     def __init__(self, base_url: str, concurrency: int = 32) -> None:
         """Address a server such as `http://127.0.0.1:8000`; at most `concurrency` calls at once."""
         self.base_url = base_url.rstrip("/")
-        self._client = httpx.AsyncClient(base_url=self.base_url, timeout=TIMEOUT_S, trust_env=False)
+        try:
+            self._client = httpx.AsyncClient(
+                base_url=self.base_url, timeout=TIMEOUT_S, trust_env=False
+            )
+        except httpx.InvalidURL as error:
+            raise EngineUnavailable(
+                f"{base_url!r} is no address of an engine: {error}. "
+                "Name one such as 'http://127.0.0.1:8000' with '--engine'."
+            ) from error
         self._slots = asyncio.Semaphore(concurrency)
 
     async def chat(self, request: ChatRequest) -> ChatResult:
@@ -36,26 +44,18 @@ class OpenAIEngine:
                 "POST", "/v1/chat/completions", json=_body(request), headers=request.headers
             )
             duration_s = time.monotonic() - started
-        choice, usage = raw["choices"][0], raw.get("usage") or {}
-        details = usage.get("prompt_tokens_details") or {}
-        return ChatResult(
-            response_id=raw["id"],
-            served_name=raw["model"],
-            message=Message.from_openai(choice["message"]),
-            finish_reason=choice.get("finish_reason") or "stop",
-            prompt_tokens=usage.get("prompt_tokens", 0),
-            completion_tokens=usage.get("completion_tokens", 0),
-            cached_tokens=details.get("cached_tokens"),
-            prompt_token_ids=_ids(raw.get("prompt_token_ids")),
-            completion_token_ids=_ids(choice.get("token_ids")),
-            choice_probability=_probability(choice) if request.choices else None,
-            duration_s=duration_s,
-        )
+        try:
+            return _result(raw, request, duration_s)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise self._nonsense("/v1/chat/completions", raw) from error
 
     async def models(self) -> tuple[str, ...]:
         """Return the ids of `/v1/models`."""
         raw = await self._call("GET", "/v1/models")
-        return tuple(model["id"] for model in raw["data"])
+        try:
+            return tuple(str(model["id"]) for model in raw["data"])
+        except (KeyError, TypeError) as error:
+            raise self._nonsense("/v1/models", raw) from error
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """Load a PEFT folder that the server can read, never in place."""
@@ -86,7 +86,31 @@ class OpenAIEngine:
         try:
             return response.json()
         except ValueError:
-            return {}
+            return response.text
+
+    def _nonsense(self, path: str, raw: Any) -> EngineUnavailable:
+        return EngineUnavailable(
+            f"The engine at {self.base_url!r} answered {path} with {str(raw)[:120]!r}, not as an "
+            "OpenAI-compatible server would. Name one that is with '--engine'."
+        )
+
+
+def _result(raw: Any, request: ChatRequest, duration_s: float) -> ChatResult:
+    choice, usage = raw["choices"][0], raw.get("usage") or {}
+    details = usage.get("prompt_tokens_details") or {}
+    return ChatResult(
+        response_id=raw["id"],
+        served_name=raw["model"],
+        message=Message.from_openai(choice["message"]),
+        finish_reason=choice.get("finish_reason") or "stop",
+        prompt_tokens=usage.get("prompt_tokens", 0),
+        completion_tokens=usage.get("completion_tokens", 0),
+        cached_tokens=details.get("cached_tokens"),
+        prompt_token_ids=_ids(raw.get("prompt_token_ids")),
+        completion_token_ids=_ids(choice.get("token_ids")),
+        choice_probability=_probability(choice) if request.choices else None,
+        duration_s=duration_s,
+    )
 
 
 def _body(request: ChatRequest) -> dict[str, Any]:

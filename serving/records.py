@@ -65,7 +65,7 @@ class Message(Record):
         """Build a message from an OpenAI-protocol dict; content parts are joined to text."""
         content = raw.get("content") or ""
         if isinstance(content, list):
-            content = "".join(p.get("text", "") for p in content if isinstance(p, dict))
+            content = "".join(p.get("text") or "" for p in content if isinstance(p, dict))
         calls = tuple(
             ToolCall(
                 id=str(c.get("id") or ""),
@@ -131,7 +131,7 @@ def parse_adapter_name(name: str) -> tuple[str, str]:
     Raises:
         InvalidAdapterName: if `name` is not `<slot>@<12 hex>`.
     """
-    match = _NAME.match(name)
+    match = _NAME.fullmatch(name)
     if match is None:
         raise InvalidAdapterName(
             f"Adapter name {name!r} is not '<slot>@<12 hex digits>', such as 'L2@3fa9c1d2e4b5'. "

@@ -6,8 +6,9 @@ visible in the traces.
 
 import tomllib
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from serving.errors import MolError
 from serving.records import SLOT_PATTERN, Record, content_id
@@ -54,6 +55,22 @@ class Profile(Record):
     max_answer_tokens: int = Field(default=96, gt=0)
     max_summary_tokens: int = Field(default=192, gt=0, le=192)
 
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"slot names must differ, got {', '.join(self.labels)}")
+        if self.router not in self.labels:
+            raise ValueError(f"router {self.router!r} is none of {', '.join(self.labels)}")
+        try:
+            self.route_prompt.format(text="", slots="", labels="")
+            self.handover_template.format(summaries="")
+        except (LookupError, ValueError) as error:
+            raise ValueError(
+                f"route_prompt takes {{text}}, {{slots}} and {{labels}}, handover_template "
+                f"{{summaries}}; a brace of the text is doubled ({error!r})"
+            ) from error
+        return self
+
     @property
     def digest(self) -> str:
         """Content hash of the whole profile."""
@@ -97,8 +114,9 @@ def load_profile(path: Path = DEFAULT_PROFILE) -> Profile:
         ) from error
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
+        field = ".".join(str(part) for part in first["loc"]) or "as a whole"
+        given = "" if isinstance(first["input"], dict) else f", got {first['input']!r:.80}"
         raise ProfileInvalid(
-            f"Profile {str(path)!r}: {field}: {first['msg']}, got {first['input']!r}. "
+            f"Profile {str(path)!r}: {field}: {first['msg']}{given}. "
             f"Compare it with serving/{DEFAULT_PROFILE.name}."
         ) from error

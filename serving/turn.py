@@ -136,7 +136,8 @@ async def start_turn(
     """Route a user's text and get the first answer.
 
     Raises:
-        TurnFailed: if an engine call fails; `args[0]` is the open turn with its hops.
+        TurnFailed: if an engine call fails or the router names no slot; `args[0]` is the open
+            turn with its hops.
     """
     profile = server.profile
     turn = OpenTurn(
@@ -160,6 +161,12 @@ async def start_turn(
             continue_final=True,
         ),
     )  # fmt: skip
+    if routed.message.content not in profile.labels:
+        turn.error = (
+            f"{routed.served_name!r} routed to {routed.message.content[:40]!r}, not to one of "
+            f"{', '.join(profile.labels)}: the engine ignores constrained decoding."
+        )
+        raise TurnFailed(turn)
     turn.slot = routed.message.content
     slot = profile.slot(turn.slot)
     turn.tools = tuple(tools) if slot.offers_tools else ()

@@ -57,7 +57,10 @@ def check_interface(text: str, wanted: Sequence[Mapping[str, Any]]) -> Check:
     tree = parse_json(text)
     if tree is None:
         return Check(False, "not JSON")
-    error = next(iter(_VALIDATOR.iter_errors(tree)), None)
+    try:
+        error = next(iter(_VALIDATOR.iter_errors(tree)), None)
+    except RecursionError:
+        return Check(False, "nested too deeply")
     if error is not None:
         return Check(False, f"breaks the component schema at {error.json_path}")
     shown = [_normal(component) for component in _components(tree)]

@@ -23,7 +23,7 @@ def check_tool_call(
     call = answer.tool_calls[0]
     try:
         given = json.loads(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Check(False, "arguments are not JSON")
     if not isinstance(given, dict):
         return Check(False, "arguments are not a JSON object")
@@ -35,10 +35,12 @@ def check_tool_call(
     wrong = sorted(
         key
         for key in set(given) | set(arguments)
-        if _normal(given.get(key)) != _normal(arguments.get(key))
+        if key not in given
+        or key not in arguments
+        or _normal(given[key]) != _normal(arguments[key])
     )
     if wrong:
-        return Check(False, f"wrong value of {', '.join(wrong)}")
+        return Check(False, f"wrong value of {', '.join(wrong)}"[:160])
     return Check(True, f"{name} called as expected")
 
 
@@ -51,7 +53,9 @@ def _schema_problem(
             try:
                 jsonschema.validate(arguments, function.get("parameters", {}))
             except jsonschema.ValidationError as error:
-                return f"arguments break the schema of {name} at {error.json_path}"
+                return f"arguments break the schema of {name} at {error.json_path[:80]}"
+            except RecursionError:
+                return "arguments are nested too deeply"
             return None
     return f"no tool is called {name[:40]!r}"
 
@@ -59,8 +63,10 @@ def _schema_problem(
 def _normal(value: Any) -> Any:
     if isinstance(value, str):
         return value.strip().casefold()
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int | float):
-        return float(value)
-    return json.dumps(value, sort_keys=True)
+    if isinstance(value, bool):
+        return "is", value  # in Python True == 1
+    if isinstance(value, list):
+        return [_normal(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _normal(part) for key, part in value.items()}
+    return value
