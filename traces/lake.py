@@ -26,7 +26,6 @@ from traces.view_definitions import VIEWS
 T = TypeVar("T")
 
 _MEMORY_LIMIT = "1GB"
-_BUSY_TIMEOUT_MS = 30_000
 _CONFLICTS = ("conflict", "database is locked", "has been altered by another")
 
 
@@ -236,7 +235,7 @@ def _attach(root: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
         target = _quoted(f"ducklake:sqlite:{root / 'catalog.sqlite'}")
         connection.execute(
             f"ATTACH {target} AS lake (DATA_PATH {_quoted(str(root / 'data') + '/')}"
-            f", OVERRIDE_DATA_PATH true, META_BUSY_TIMEOUT {_BUSY_TIMEOUT_MS}{mode})"
+            f", OVERRIDE_DATA_PATH true{mode})"
         )
         connection.execute("USE lake")
     except BaseException:
