@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from traces.read import TurnBundle
 
 
-class UnknownSlot(MolError, LookupError):
-    """The profile has no such slot."""
-
-
 class NotEnoughExamples(MolError, ValueError):
     """The lake holds too little that is worth training this slot on."""
 
@@ -75,7 +71,7 @@ def build(
         LakeNotFound: if nothing was ingested yet.
         LakeKeepsChanging: if the lake could not be read in one state.
     """
-    require_slot(slot, profile)
+    profile.slot(slot)
     # Here and not above: DuckDB stays out of import time.
     from traces.read import read_turns
 
@@ -147,15 +143,6 @@ def store(
     )
     datasets.write_dataset(home, made, chosen.examples)
     return made
-
-
-def require_slot(slot: str, profile: Profile) -> None:
-    """Raise `UnknownSlot` if the profile does not have `slot`."""
-    if slot not in profile.labels:
-        raise UnknownSlot(
-            f"No slot {slot!r} in the profile (it has {', '.join(map(repr, profile.labels))}). "
-            "Run it again with one of these as --slot."
-        )
 
 
 def require_enough(slot: str, profile: Profile, config: CurationConfig, chosen: Chosen) -> None:

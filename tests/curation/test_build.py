@@ -14,7 +14,7 @@ import pytest
 from curation_turns import PROFILE, bundle, edited, misrouted
 
 from curation import build as curate
-from curation.build import NotEnoughExamples, UnknownSlot, require_slot, select, store
+from curation.build import NotEnoughExamples, select, store
 from curation.config import CurationConfig
 from curation.contract import ContractFailed
 from curation.manifest import (
@@ -26,6 +26,7 @@ from curation.manifest import (
     load_manifest,
     read_examples,
 )
+from serving.slots import UnknownSlot
 from traces.errors import LakeNotFound
 
 CONFIG = CurationConfig()
@@ -161,13 +162,8 @@ def test_a_broken_contract_writes_nothing(tmp_path):
     assert everything(tmp_path) == {}
 
 
-def test_an_unknown_slot_lists_those_there_are():
-    with pytest.raises(UnknownSlot, match=r"'L9'.*'L0', 'L1', 'L2', 'L3'"):
-        require_slot("L9", PROFILE)
-
-
 def test_an_unknown_slot_is_refused_before_anything_is_opened(tmp_path):
-    with pytest.raises(UnknownSlot):
+    with pytest.raises(UnknownSlot, match="L0, L1, L2, L3"):
         curate.build(tmp_path / "none", "L9", PROFILE, CONFIG)
     assert not (tmp_path / "none").exists()
 

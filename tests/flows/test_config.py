@@ -1,0 +1,75 @@
+"""Settings: default < TOML < flag, every mistake named. Nothing is faked."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.config import Settings, SettingsInvalid, describe_settings, load_settings
+
+BUNDLED = Path(__file__).parents[2] / "infra" / "configs" / "bundled.toml"
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_overrides_defaults_and_a_flag_overrides_the_file(tmp_path):
+    file = write(tmp_path, "seed = 3\n[training]\nepochs = 5\nr = 8\n")
+    settings = load_settings(file, ["--training.epochs", "7"])
+    assert (settings.seed, settings.training.epochs, settings.training.r) == (3, 7, 8)
+    assert settings.gate == Settings().gate
+
+
+def test_flags_are_kebab_cased_and_may_carry_their_value():
+    settings = load_settings(None, ["--gate.min-items=12", "--curation.min-rows", "4"])
+    assert (settings.gate.min_items, settings.curation.min_rows) == (12, 4)
+
+
+def test_named_options_win_over_the_file(tmp_path):
+    file = write(tmp_path, "seed = 3\n")
+    assert load_settings(file, overrides={"seed": 4, "slot": None}).seed == 4
+
+
+def test_the_bundled_profile_is_valid():
+    assert load_settings(BUNDLED).sources
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--training.epohcs", "3"], "training.epohcs"),
+        (["--training.epochs", "many"], "training.epochs"),
+        (["--training.epochs", "0"], "training.epochs"),
+        (["--training.epochs"], "--training.epochs"),
+        (["--bogus"], "--bogus"),
+        (["stray"], "stray"),
+    ],
+)
+def test_a_wrong_flag_is_named(flags, named):
+    with pytest.raises(SettingsInvalid, match=named):
+        load_settings(None, flags)
+
+
+@pytest.mark.parametrize(
+    "text", ["seed = \n", "unknown = 1\n", "seed = -1\n", "[training]\nmethod = 'magic'\n"]
+)
+def test_a_wrong_file_is_refused(tmp_path, text):
+    with pytest.raises(SettingsInvalid):
+        load_settings(write(tmp_path, text))
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(SettingsInvalid, match="Cannot read the configuration"):
+        load_settings(tmp_path / "none.toml")
+
+
+def test_every_setting_says_what_it_means():
+    assert [row["flag"] for row in describe_settings() if not row["meaning"]] == []
+
+
+def test_what_is_learnt_does_not_depend_on_where_it_lies():
+    here, there = Settings(home=Path("a")), Settings(home=Path("b"))
+    assert here.learning_digest == there.learning_digest
+    assert here.learning_digest != Settings(seed=1).learning_digest
