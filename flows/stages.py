@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from traces.ingest import IngestReport
     from training.runs import TrainedAdapter
 
+EMBEDDED = "embedded"
+"""`Settings.engine` for the engine in this process."""
+
 Progress = Callable[[int, int], None]
 """Called with what is done and the total."""
 
@@ -140,21 +143,24 @@ def gate_stage(
     scores = asyncio.run(_both_arms(settings, suites, slot, champions, challenger, base, progress))
     report = judge(scores[0], scores[1:], settings.gate, identity)
     save_report(settings.home, report)
+    if report.verdict != "PASS" and challenger != current:
+        asyncio.run(_withdraw(settings, slot, challenger))
     return report
 
 
 def promote_stage(settings: Settings, report: "GateReport") -> "PromotionResult":
-    """Make the challenger of a passed report champion."""
+    """Make the challenger of a passed report champion, loaded in the engine before it is named."""
     from promotion.promote import promote
     from training.artifact import base_digest, verify_adapter
 
     base = base_digest(settings.base)
-    return promote(
-        settings.home,
-        report,
-        verify=lambda path: verify_adapter(path, settings.base, base),
-        registry_url=settings.registry,
-    )
+
+    def verify(path: Path) -> None:
+        verify_adapter(path, settings.base, base)
+        if settings.engine != EMBEDDED:
+            asyncio.run(_load_on_server(settings, report.slot, report.challenger_digest))
+
+    return promote(settings.home, report, verify=verify, registry_url=settings.registry)
 
 
 def rollback_stage(settings: Settings, slot: str) -> "PromotionResult":
@@ -290,8 +296,32 @@ async def _both_arms(
     return pair(suites, runs[0], runs[1], slot)
 
 
+async def _load_on_server(settings: Settings, slot: str, digest: str) -> None:
+    from serving.openai_engine import OpenAIEngine
+
+    engine = OpenAIEngine(settings.engine)
+    try:
+        await _load(settings, engine, slot, digest)
+    finally:
+        await engine.close()
+
+
+async def _withdraw(settings: Settings, slot: str, digest: str) -> None:
+    """Unload a challenger that did not pass from a server; the embedded engine is gone already."""
+    from serving.openai_engine import OpenAIEngine
+    from serving.records import AdapterVersion
+
+    if settings.engine == EMBEDDED:
+        return
+    engine = OpenAIEngine(settings.engine)
+    try:
+        await engine.unload_adapter(AdapterVersion(slot=slot, digest=digest).name)
+    finally:
+        await engine.close()
+
+
 def _open_engine(settings: Settings, base: str) -> "tuple[Engine, str]":
-    if settings.engine == "embedded":
+    if settings.engine == EMBEDDED:
         from serving.embedded import EmbeddedEngine
 
         return EmbeddedEngine(settings.base), f"embedded {base}"
