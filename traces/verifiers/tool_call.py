@@ -4,7 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jsonschema
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+from jsonschema.validators import validator_for
 
 from serving.records import Message
 from traces.verifiers.check import Check
@@ -51,13 +53,17 @@ def _schema_problem(
         function = tool.get("function", tool)
         if function.get("name") == name:
             try:
-                jsonschema.validate(arguments, function.get("parameters", {}))
-            except jsonschema.ValidationError as error:
-                return f"arguments break the schema of {name} at {error.json_path[:80]}"
+                error = best_match(
+                    _validator(function.get("parameters") or {}).iter_errors(arguments)
+                )
             except RecursionError:
                 return "arguments are nested too deeply"
-            return None
+            return error and f"arguments break the schema of {name} at {error.json_path[:80]}"
     return f"no tool is called {name[:40]!r}"
+
+
+def _validator(schema: Mapping[str, Any]) -> Any:
+    return validator_for(schema, default=Draft202012Validator)(schema)
 
 
 def _normal(value: Any) -> Any:

@@ -1,0 +1,212 @@
+"""Proves what the verifiers of tool calls, short answers and interfaces let pass and what not.
+
+Nothing is faked. Whatever a model writes, a verifier answers with a `Check`.
+"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.records import Message, ToolCall
+from traces.verifiers.interface import check_interface, parse_json
+from traces.verifiers.short_answer import check_short_answer
+from traces.verifiers.tool_call import check_tool_call
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "set_heating",
+            "parameters": {
+                "type": "object",
+                "properties": {"room": {"type": "string"}, "degrees": {"type": "integer"}},
+                "required": ["room", "degrees"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "anything", "parameters": {"type": "object"}}},
+]
+WANTED = {"room": "hall", "degrees": 21}
+
+
+def called(arguments: Any, name: str = "set_heating") -> Message:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return Message(role="assistant", tool_calls=(ToolCall(id="1", name=name, arguments=text),))
+
+
+def check(answer: Message):
+    return check_tool_call(answer, "set_heating", WANTED, TOOLS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [WANTED, {"degrees": 21, "room": " Hall "}, {"room": "hall", "degrees": 21.0}],
+)
+def test_the_right_call_passes(arguments) -> None:
+    assert check(called(arguments)).passed
+
+
+@pytest.mark.parametrize(
+    ("answer", "detail"),
+    [
+        (Message(role="assistant", content="Done."), "expected one tool call, got 0"),
+        (
+            Message(role="assistant", tool_calls=called(WANTED).tool_calls * 2),
+            "expected one tool call, got 2",
+        ),
+        (called("{degrees: 21}"), "arguments are not JSON"),
+        (called(""), "arguments are not JSON"),
+        (called("[" * 100_000), "arguments are not JSON"),
+        (called("[21]"), "arguments are not a JSON object"),
+        (called("null"), "arguments are not a JSON object"),
+        (called(WANTED, name="open_door"), "no tool is called 'open_door'"),
+        (called({}, name="anything"), "called anything, expected set_heating"),
+        (called(WANTED | {"degrees": 22}), "wrong value of degrees"),
+        (called({"room": "attic", "degrees": 22}), "wrong value of degrees, room"),
+        (called(WANTED | {"degrees": "21"}), "arguments break the schema of set_heating"),
+        (called(WANTED | {"degrees": 21.5}), "arguments break the schema of set_heating"),
+        (called(WANTED | {"degrees": True}), "arguments break the schema of set_heating"),
+        (called('{"room": "hall", "degrees": NaN}'), "arguments break the schema"),
+        (called('{"room": "hall", "degrees": 1' + "0" * 400 + "}"), "wrong value of degrees"),
+        (called({"room": "hall"}), "arguments break the schema of set_heating"),
+        (called(WANTED | {"colour": "red"}), "arguments break the schema of set_heating"),
+    ],
+)
+def test_another_call_fails_and_says_why(answer: Message, detail: str) -> None:
+    finding = check(answer)
+
+    assert not finding.passed
+    assert finding.detail.startswith(detail)
+    assert len(finding.detail) <= 160
+    assert len(finding.detail.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given_value", "wanted", "same"),
+    [
+        (1, True, False),
+        (True, 1, False),
+        ("1", 1, False),
+        (1, 1.0, True),
+        ([1, True], [1, 1], False),
+        (["A", 1], ["a", 1.0], True),
+        ({"k": [1]}, {"k": [1]}, True),
+        (None, "", False),
+        (2**60, 2**60 + 1, False),
+    ],
+)
+def test_values_are_compared_by_kind(given_value, wanted, same) -> None:
+    finding = check_tool_call(
+        called({"x": given_value}, "anything"), "anything", {"x": wanted}, TOOLS
+    )
+
+    assert finding.passed == same
+
+
+def test_a_null_that_was_not_asked_for_is_wrong() -> None:
+    assert not check_tool_call(called({"x": None}, "anything"), "anything", {}, TOOLS).passed
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60), st.text(max_size=20))
+def test_no_arguments_are_too_odd(arguments: str, name: str) -> None:
+    check(called(arguments))
+    check(called(WANTED, name))
+
+
+@pytest.mark.parametrize("text", ["Paris", "paris.", "It is PARIS!", "The capital is Paris, sir"])
+def test_the_expected_word_passes(text: str) -> None:
+    assert check_short_answer(text, ("Paris",)).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("", "missing"),
+        ("Parish", "missing"),
+        ("Rome", "missing"),
+        ("Paris " + "really " * 24, "25 words where at most 24"),
+    ],
+)
+def test_another_word_or_a_long_answer_fails(text: str, detail: str) -> None:
+    finding = check_short_answer(text, ("Paris",))
+
+    assert not finding.passed
+    assert detail in finding.detail
+
+
+def test_a_number_is_a_whole_word() -> None:
+    assert check_short_answer("7 plus 5 is 12.", ("12",)).passed
+    assert not check_short_answer("It is 120.", ("12",)).passed
+
+
+def test_any_of_the_accepted_will_do_also_of_several_words() -> None:
+    assert check_short_answer("That is New  York", ("NYC", "new york")).passed
+
+
+BUTTON = {"type": "button", "label": "Save"}
+LIST = {"type": "list", "items": ["milk", "tea"]}
+CARD = {"type": "card", "title": "Login", "children": [BUTTON, LIST]}
+ASKED = ({"type": "card", "title": "Login"}, BUTTON, LIST)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(CARD),
+        json.dumps(CARD, indent=2),
+        f"```json\n{json.dumps(CARD)}\n```",
+        f"Here it is:\n```\n{json.dumps(CARD)}\n```\nEnjoy.",
+        json.dumps(CARD).replace("Save", "SAVE"),
+        json.dumps(CARD | {"children": [{"type": "text", "value": "more"}, LIST, BUTTON]}),
+    ],
+)
+def test_a_valid_and_complete_interface_passes(text: str) -> None:
+    assert check_interface(text, ASKED).passed
+
+
+@pytest.mark.parametrize(
+    ("tree", "detail"),
+    [
+        (CARD | {"children": [BUTTON]}, "no list as asked for"),
+        (CARD | {"title": "Logout"}, "no card as asked for"),
+        (CARD | {"children": [BUTTON, LIST | {"items": ["tea", "milk"]}]}, "no list as asked"),
+        (CARD | {"colour": "red"}, "breaks the component schema at $"),
+        (CARD | {"children": [BUTTON | {"x": 1}, LIST]}, "breaks the component schema at $.ch"),
+        (CARD | {"children": []}, "breaks the component schema at $.children"),
+        (CARD | {"children": [CARD]}, "breaks the component schema"),
+        (CARD | {"title": 7}, "breaks the component schema at $.title"),
+        ([CARD], "breaks the component schema at $"),
+        ("card", "breaks the component schema at $"),
+    ],
+)
+def test_another_interface_fails_and_says_why(tree: Any, detail: str) -> None:
+    finding = check_interface(json.dumps(tree), ASKED)
+
+    assert not finding.passed
+    assert finding.detail.startswith(detail)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "A card.", "{", '{"type": "card",}', "```json\n```", "[" * 100_000]
+)
+def test_what_is_not_json_fails(text: str) -> None:
+    assert check_interface(text, ASKED).detail == "not JSON"
+
+
+@pytest.mark.parametrize("depth", [100, 900, 960, 5000])
+def test_deep_nesting_fails_without_a_crash(depth: int) -> None:
+    deep = json.dumps(CARD).replace('"Login"', "[" * depth + "]" * depth)
+
+    assert not check_interface(deep, ASKED).passed
+
+
+@settings(deadline=None)
+@given(st.text(alphabet='{}[]":,`jsontype 1\n', max_size=60))
+def test_no_text_is_too_odd_to_be_read(text: str) -> None:
+    parse_json(text)
+    check_interface(text, ASKED)
