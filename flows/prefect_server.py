@@ -15,7 +15,7 @@ import httpx
 from serving.child import HOST, free_port, start_child, stop_child
 from serving.errors import MolError
 
-STARTUP_LIMIT_S = 120.0
+STARTUP_LIMIT_S = 300.0
 
 
 class PrefectNotStarted(MolError, RuntimeError):

@@ -19,6 +19,11 @@ class _Function:
     body: str
     tests: tuple[str, ...]
 
+    @property
+    def kind(self) -> str:
+        """The name without its number or letter: what the function does."""
+        return self.name.rsplit("_", 1)[0]
+
 
 def _number(rng: random.Random) -> _Function:
     k = rng.randint(2, 60)
@@ -178,7 +183,7 @@ def make_function_task(rng: random.Random, partition: Partition) -> Task:
     template, text = _PHRASINGS.pick(rng, partition, values)
     return Task(
         slot="L2",
-        template=f"function-{family.__name__.strip('_')}-{template}",
+        template=f"function-{wanted.kind}-{template}",
         text=text,
         answer=assistant(f"def {wanted.name}({wanted.parameters}):\n    {wanted.body}"),
         verifier="python_tests",

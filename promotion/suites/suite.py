@@ -6,9 +6,11 @@ slot is its primary one.
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from promotion.suites.household import TOOLS, run_tool
@@ -22,6 +24,10 @@ from traces.verifiers.short_answer import check_short_answer
 
 SKILLS: Mapping[str, str] = {"L0": "chat", "L1": "tools", "L2": "code", "L3": "interface"}
 """Name of the suite of each slot's skill."""
+
+
+POOL = 300
+"""Gate tasks of a slot that suites draw from; no suite can be larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,21 @@ def _makers(profile: Profile, slot: str) -> dict[str, Callable[[int, int], list[
     return makers
 
 
+def _gate_tasks(slot: str, seed: int) -> list[Task]:
+    """Return a slot's gate tasks, one of each template in turn: few items, many templates."""
+    by_template: dict[str, list[Task]] = defaultdict(list)
+    for task in make_tasks(slot, POOL, seed, "gate"):
+        by_template[task.template].append(task)
+    rounds = zip_longest(*(by_template[template] for template in sorted(by_template)))
+    order = random.Random(seed)
+    tasks: list[Task] = []
+    for turn in rounds:
+        once = [task for task in turn if task is not None]
+        order.shuffle(once)
+        tasks += once
+    return tasks
+
+
 def _skill_items(profile: Profile, slot: str, count: int, seed: int) -> list[Item]:
     return [
         _item(
@@ -105,14 +126,14 @@ def _skill_items(profile: Profile, slot: str, count: int, seed: int) -> list[Ite
             max_tokens=profile.max_answer_tokens,
             check=task.check,
         )
-        for task in make_tasks(slot, count, seed, "gate")
+        for task in _gate_tasks(slot, seed)[:count]
     ]
 
 
 def _route_items(profile: Profile, count: int, seed: int) -> list[Item]:
     share = -(-count // len(MAKERS))
-    tasks = [task for slot in MAKERS for task in make_tasks(slot, share, seed + 1, "gate")]
-    random.Random(seed).shuffle(tasks)
+    by_slot = [_gate_tasks(slot, seed + 1)[:share] for slot in MAKERS]
+    tasks = [task for tasks in zip(*by_slot, strict=True) for task in tasks]
     return [
         _item(
             task,
@@ -127,7 +148,7 @@ def _route_items(profile: Profile, count: int, seed: int) -> list[Item]:
 
 def _handover_items(profile: Profile, slot: str, count: int, seed: int) -> list[Item]:
     items = []
-    for task in make_tasks(slot, count, seed + 2, "gate"):
+    for task in _gate_tasks(slot, seed + 2)[:count]:
         exchanged = [task.answer]
         exchanged += [
             Message(role="tool", content=run_tool(call), tool_call_id=call.id)
