@@ -7,11 +7,12 @@ home folder, gone when the run is. Nothing is sent to anybody.
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 
+from flows.console import say
 from serving.child import HOST, free_port, start_child, stop_child
 from serving.errors import MolError
 
@@ -37,6 +38,7 @@ def prefect_api(home: Path) -> Iterator[None]:
     port = free_port()
     url = f"http://{HOST}:{port}/api"
     options = ["server", "start", "--host", HOST, "--port", str(port), "--no-ui", "--no-services"]
+    say(f"  starting Prefect for this run at {url} ...")
     child = start_child("prefect", options, os.environ, log)
     try:
         _wait(child.poll, url, log)
@@ -67,8 +69,7 @@ def _set_defaults(home: Path) -> None:
     }
 
 
-def _wait(poll: "object", url: str, log: Path) -> None:
-    assert callable(poll)
+def _wait(poll: Callable[[], int | None], url: str, log: Path) -> None:
     started = time.monotonic()
     with httpx.Client(trust_env=False, timeout=5) as client:
         while True:

@@ -11,7 +11,7 @@ from prefect.cache_policies import NO_CACHE
 
 from flows import stages
 from flows.config import Settings
-from flows.console import progress
+from flows.console import progress, say
 from serving.errors import MolError
 
 if TYPE_CHECKING:
@@ -54,12 +54,14 @@ def attribute(settings: Settings) -> "AttributeReport":
 @task(name="curate", timeout_seconds=6 * HOUR_S, **_OPTIONS)
 def curate(settings: Settings, slot: str) -> "Manifest":
     """Make the slot's dataset."""
+    say(f"  curating {slot}: filters, data contract ...")
     return stages.curate_stage(settings, slot)
 
 
 @task(name="train", timeout_seconds=48 * HOUR_S, **_OPTIONS)
 def train(settings: Settings, manifest: "Manifest") -> "TrainedAdapter":
     """Train the slot's adapter."""
+    say("  loading the base model and the trainer ...")
     with progress("training steps") as show:
         return stages.train_stage(settings, manifest, show)
 
@@ -67,6 +69,7 @@ def train(settings: Settings, manifest: "Manifest") -> "TrainedAdapter":
 @task(name="gate", timeout_seconds=12 * HOUR_S, **_OPTIONS)
 def gate(settings: Settings, slot: str, challenger: str) -> "GateReport":
     """Compare challenger and champion."""
+    say("  loading the engine with all champions and the challenger ...")
     with progress("answering suite items") as show:
         return stages.gate_stage(settings, slot, challenger, show)
 
