@@ -39,7 +39,8 @@ def tell_attribute(report: "AttributeReport") -> None:
     tell(f"          blame of what failed: {_counts(report.blame) or 'none'}")
     for slot, n in sorted(report.by_slot.items()):
         tell(
-            f"          {slot}: {n['turns']} turns, {n['failed']} failed, {n['blamed']} blamed on it"
+            f"          {slot}: {n['turns']} turns, {n['failed']} failed, "
+            f"{n['blamed']} blamed on it"
         )
 
 
