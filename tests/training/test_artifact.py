@@ -5,6 +5,7 @@ each; no engine runs here.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -92,10 +93,15 @@ def test_importing_needs_no_torch():
 def test_exactly_three_files_are_published_readable_by_all(home, folder, base):
     (folder / "ref").mkdir()
     shutil.copy(folder / WEIGHTS_NAME, folder / "ref")
-    version = publish(home, folder, "L2", base)
+    before = os.umask(0o077)
+    try:
+        version = publish(home, folder, "L2", base)
+    finally:
+        os.umask(before)
     files = sorted(adapter_folder(home, version.digest).iterdir())
     assert [f.name for f in files] == [CONFIG_NAME, WEIGHTS_NAME, "version.json"]
     assert {f.stat().st_mode & 0o777 for f in files} == {0o644}
+    assert files[0].parent.stat().st_mode & 0o777 == 0o755
 
 
 def test_the_folder_is_named_by_the_digest(home, folder, base):

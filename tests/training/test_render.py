@@ -1,7 +1,7 @@
 """Proves which tokens are learnt and that prompts are those that are served.
 
-Real tokenizer of the tiny model, this project's chat template; nothing is faked. That the
-rendering equals vLLM's own is proved against the server, in the tests marked `vllm`.
+Real tokenizer of the tiny model, this project's chat template; nothing is faked. Served
+means `serving.template`, which the embedded engine calls; vLLM itself is not run here.
 """
 
 import json
