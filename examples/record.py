@@ -199,7 +199,9 @@ def write_spool(folder: Path, records: Iterable[Record]) -> None:
     for record in records:
         kind = type(record).__name__.lower()
         at = record.created_at if isinstance(record, Feedback) else record.started_at  # type: ignore[attr-defined]
-        line = json.dumps({"kind": kind, **record.model_dump(mode="json")}, ensure_ascii=False)
+        line = json.dumps(
+            {"kind": kind, "record": record.model_dump(mode="json")}, ensure_ascii=False
+        )
         days[f"{at:%Y-%m-%d}"].append((at, line))
     folder.mkdir(parents=True, exist_ok=True)
     for day, lines in sorted(days.items()):
