@@ -24,6 +24,7 @@ from serving.records import Feedback, Hop, Record, Turn
 from serving.slots import Profile
 from traces.literals import literals_of, occurs
 from traces.outcomes import Outcome, verifier_failed
+from traces.verifiers.tool_call import call_problem
 
 CODE_VERSION = "structural-1"
 
@@ -167,15 +168,31 @@ def _inconsistent(case: _Case) -> Blame | None:
 
 
 def _tool(case: _Case) -> Blame | None:
-    made = {c.id for h in case.answers if h.completion for c in h.completion.tool_calls}
-    for hop in case.hops:
-        for message in hop.messages:
-            if message.role != "tool" or message.tool_call_id not in made:
-                continue
-            error = tool_error(message.content)
-            if error is not None:
-                return _verdict(case, "tool", f"a tool result reports an error: {error}")
+    """A tool is at fault only for a call that it offers; a wrong call is its writer's fault."""
+    made = {
+        call.id: (call, hop)
+        for hop in case.answers
+        if hop.completion
+        for call in hop.completion.tool_calls
+    }
+    for message in (message for hop in case.hops for message in hop.messages):
+        error = tool_error(message.content) if message.role == "tool" else None
+        if error is None or message.tool_call_id not in made:
+            continue
+        call, hop = made[message.tool_call_id]
+        offered = _tools(hop)
+        if not (offered and call_problem(call, offered)):
+            return _verdict(case, "tool", f"a tool result reports an error: {error}")
     return None
+
+
+def _tools(hop: Hop) -> list[Any]:
+    """Return the tools a hop offered; none where the log does not say."""
+    try:
+        tools = json.loads(hop.tools)
+    except ValueError:
+        return []
+    return tools if isinstance(tools, list) else []
 
 
 def tool_error(content: str) -> str | None:

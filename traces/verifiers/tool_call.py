@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from jsonschema.validators import validator_for
 
-from serving.records import Message
+from serving.records import Message, ToolCall
 from traces.verifiers.check import Check
 
 
@@ -23,15 +23,10 @@ def check_tool_call(
     if len(answer.tool_calls) != 1:
         return Check(False, f"expected one tool call, got {len(answer.tool_calls)}")
     call = answer.tool_calls[0]
-    try:
-        given = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        return Check(False, "arguments are not JSON")
-    if not isinstance(given, dict):
-        return Check(False, "arguments are not a JSON object")
-    problem = _schema_problem(call.name, given, tools)
+    problem = call_problem(call, tools)
     if problem:
         return Check(False, problem)
+    given = json.loads(call.arguments)
     if call.name != name:
         return Check(False, f"called {call.name}, expected {name}")
     wrong = sorted(
@@ -44,6 +39,20 @@ def check_tool_call(
     if wrong:
         return Check(False, f"wrong value of {', '.join(wrong)}"[:160])
     return Check(True, f"{name} called as expected")
+
+
+def call_problem(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what is wrong with a call by itself: its JSON, its name or its tool's schema.
+
+    `tools` are in OpenAI form; None means that the tool had to take it.
+    """
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return "arguments are not JSON"
+    if not isinstance(arguments, dict):
+        return "arguments are not a JSON object"
+    return _schema_problem(call.name, arguments, tools)
 
 
 def _schema_problem(
