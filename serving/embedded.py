@@ -47,6 +47,7 @@ class EmbeddedEngine:
     def __init__(self, base: Path, max_batch: int = 32) -> None:
         """Load the base model from a Hugging Face folder, float32 on the CPU, bfloat16 on a GPU."""
         import torch
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
         on_gpu = torch.cuda.is_available()
@@ -58,7 +59,7 @@ class EmbeddedEngine:
                 local_files_only=True,
                 use_safetensors=True,
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise EngineUnavailable(
                 f"No base model in {str(base)!r}: {str(error).splitlines()[0]} "
                 "Fetch the default one with 'python -m infra.base_model'."
