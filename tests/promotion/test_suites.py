@@ -3,9 +3,12 @@
 The real world at the sizes and seeds in use; no engine runs.
 """
 
+import functools
+import gzip
 import json
 import random
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,7 @@ from serving.slots import load_profile
 PROFILE = load_profile()
 PARTITIONS: tuple[Partition, ...] = ("seed", "traffic", "gate")
 FIRST_DAY = datetime(2026, 11, 2, tzinfo=UTC)
+TRACES = Path(__file__).parents[2] / "examples" / "traces"
 GATE_SEEDS = range(8)
 SIZES = (64, 32, 8)
 """Items of the primary suite, the guards and the bystanders, as in the default settings."""
@@ -36,6 +40,21 @@ def traffic_tasks(seed: int = 1, turns: int = 440) -> list[Task]:
 def seed_tasks() -> list[Task]:
     """Return all that the first adapters may have learned from, and more."""
     return [t for slot in MAKERS for seed in range(3) for t in make_tasks(slot, 96, seed, "seed")]
+
+
+@functools.cache
+def elsewhere_asked() -> frozenset[str]:
+    """Return the prompt ids of all that adapters learn from or users ask, for several seeds."""
+    traffic = (task for seed in range(1, 4) for task in traffic_tasks(seed))
+    return frozenset(prompt_id(task.text) for task in (*seed_tasks(), *traffic))
+
+
+@functools.cache
+def gate_ids(seed: int) -> frozenset[str]:
+    """Return the prompt ids of every suite at its largest; the smaller ones begin alike."""
+    largest = max(SIZES)
+    built = suites("L0", seed, (largest, largest, largest))
+    return frozenset(prompt_id(item.text) for suite in built for item in suite.items)
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
@@ -77,15 +96,21 @@ def test_tasks_of_a_slot_use_its_verifier(slot: str) -> None:
 
 @pytest.mark.parametrize("gate_seed", GATE_SEEDS)
 def test_no_request_of_the_gate_is_ever_made_elsewhere(gate_seed: int) -> None:
-    asked = {
-        prompt_id(item.text)
-        for slot in PROFILE.labels
-        for suite in suites(slot, gate_seed)
-        for item in suite.items
-    }
-    elsewhere = [*seed_tasks(), *(t for seed in range(1, 4) for t in traffic_tasks(seed))]
+    assert elsewhere_asked()
+    assert not gate_ids(gate_seed) & elsewhere_asked()
 
-    assert [task.text for task in elsewhere if prompt_id(task.text) in asked] == []
+
+def test_the_bundled_traces_hold_no_request_of_the_gate() -> None:
+    requests = {
+        prompt_id(json.loads(line)["record"]["request"])
+        for path in sorted(TRACES.glob("*.jsonl.gz"))
+        for line in gzip.decompress(path.read_bytes()).splitlines()
+        if json.loads(line)["kind"] == "turn"
+    }
+    asked = set().union(*(gate_ids(seed) for seed in GATE_SEEDS))
+
+    assert len(requests) > 200
+    assert not requests & asked
 
 
 def test_no_phrasing_of_one_partition_can_make_a_text_of_another() -> None:
