@@ -1,6 +1,6 @@
 """Literals of an answer: the words and numbers that a summary must not lose.
 
-In: the answer a user wanted. Out: its literals, the telling ones first.
+In: the answer a user wanted. Out: its literals, the telling ones.
 """
 
 import json
@@ -34,11 +34,12 @@ class Literal:
 
 
 def literals_of(answer: Message) -> list[Literal]:
-    """Return the literals of an answer, strong ones first, without repeats.
+    """Return the literals of an answer, without repeats.
 
     Arguments of tool calls, numbers of two digits or more, and words of four
     letters or more that carry a capital or a digit are strong. Plain words count
-    only in a short answer: in prose or code they are too common to prove a loss.
+    only in a short answer without strong ones: elsewhere they are too common to
+    prove a loss.
     """
     found: dict[str, bool] = {}
     for call in answer.tool_calls:
@@ -58,8 +59,8 @@ def literals_of(answer: Message) -> list[Literal]:
             and word.casefold() not in _COMMON
         ):
             found.setdefault(word, False)
-    literals = [Literal(text, strong) for text, strong in found.items()]
-    return sorted(literals, key=lambda literal: not literal.strong)
+    strong = [text for text, is_strong in found.items() if is_strong]
+    return [Literal(text, bool(strong)) for text in strong or found]
 
 
 def occurs(literal: str, text: str) -> bool:

@@ -4,6 +4,9 @@ In: a home folder. Out: `TurnBundle`s, ordered by turn id. DuckDB sorts on disk
 where memory is short; Python holds one turn at a time.
 """
 
+# Table and column names come from our own declarations; values are bound.
+# ruff: noqa: S608
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -93,7 +96,7 @@ def _bundles(
         for c in TABLES[table]
     ]
     reader = lake.connection.execute(
-        f"WITH picked AS (SELECT * FROM turns {at} t WHERE {where}),"
+        f"WITH picked AS (SELECT * FROM (SELECT * FROM turns {at}) t WHERE {where}),"
         " links AS (SELECT turn_id, unnest(hop_ids) AS hop_id,"
         " generate_subscripts(hop_ids, 1) AS place FROM picked)"
         f" SELECT {', '.join(columns)} FROM picked t"

@@ -138,7 +138,7 @@ def test_a_record_the_lake_cannot_hold_is_quarantined(
 
 
 def test_odd_characters_survive(home: Path, tmp_path: Path) -> None:
-    text = "nul \0, quote \", newline \n, line separator \u2028, emoji \U0001f600"
+    text = 'nul \0, quote ", newline \n, line separator \u2028, emoji \U0001f600'
     seen = hop(completion=says(text))
 
     ingest(home, write_spool(tmp_path / "s.jsonl", [seen]))
@@ -224,9 +224,7 @@ def test_turns_that_were_not_recorded_are_joined_from_their_hops(
         assert ours.model_copy(update=same) == theirs
 
 
-def test_a_recorded_turn_replaces_the_one_joined_before_it_came(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_recorded_turn_replaces_the_one_joined_before_it_came(home: Path, tmp_path: Path) -> None:
     hops = [hop("route", "L0"), hop(), hop("summary")]
     spool = write_spool(tmp_path / "s.jsonl", hops[:2])
     early = ingest(home, spool)

@@ -1,0 +1,122 @@
+"""Proves the lake: its declared schema, its snapshots, and its errors. Real DuckLake; no fakes."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from trace_records import traffic, write_spool
+
+from serving.records import Feedback, Hop, Record, Turn
+from traces.blame import Blame
+from traces.errors import LakeNotFound, LakeUnavailable
+from traces.ingest import ingest
+from traces.lake import Lake
+from traces.outcomes import Outcome
+from traces.read import read_turns
+from traces.tables import TABLES, arrow_schema, ddl
+
+GOLDEN_BLAME = """CREATE TABLE blame (
+  "turn_id" VARCHAR NOT NULL,
+  "klass" VARCHAR NOT NULL,
+  "slot" VARCHAR,
+  "confidence" DOUBLE NOT NULL,
+  "evidence" VARCHAR NOT NULL,
+  "right_slot" VARCHAR,
+  "code_version" VARCHAR NOT NULL
+)"""
+
+GOLDEN_COLUMNS = {
+    "hops": (
+        "hop_id schema_version source conversation_id turn_id user seq role model served_name "
+        "messages tools params completion response_id finish_reason status error propensity "
+        "confidence prompt_tokens completion_tokens cached_tokens prompt_token_ids "
+        "completion_token_ids started_at duration_s ttft_s harness_digest canary"
+    ),
+    "turns": (
+        "turn_id schema_version source conversation_id user position request answer slot digest "
+        "decision status error hop_ids response_ids started_at duration_s canary origin"
+    ),
+    "feedback": (
+        "feedback_id schema_version source target_kind target_id kind name value correction "
+        "detail user created_at"
+    ),
+    "requests": "request_id source started_at body",
+    "outcomes": "turn_id success tier rule signals correction",
+    "blame": "turn_id klass slot confidence evidence right_slot code_version",
+    "quarantine": "quarantine_id source position reason detail raw",
+    "offsets": "source_id name consumed_bytes consumed_digest format",
+}
+
+
+def test_the_schema_is_the_pinned_one() -> None:
+    assert ddl("blame") == GOLDEN_BLAME
+    assert {t: " ".join(c.name for c in columns) for t, columns in TABLES.items()} == GOLDEN_COLUMNS
+
+
+def test_arrow_and_sql_types_agree() -> None:
+    schema = arrow_schema("turns")
+
+    assert schema.field("hop_ids").type == pa.list_(pa.string())
+    assert schema.field("started_at").type == pa.timestamp("us", tz="UTC")
+    assert not schema.field("turn_id").nullable
+
+
+@pytest.mark.parametrize(
+    ("table", "record"),
+    [
+        ("hops", Hop),
+        ("turns", Turn),
+        ("feedback", Feedback),
+        ("outcomes", Outcome),
+        ("blame", Blame),
+    ],
+)
+def test_every_field_of_a_record_has_a_column(table: str, record: type[Record]) -> None:
+    assert set(record.model_fields) <= {column.name for column in TABLES[table]}
+
+
+def test_opening_twice_makes_no_commit(home: Path) -> None:
+    with Lake.open(home) as lake:
+        first = lake.snapshot_id()
+    with Lake.open(home) as lake:
+        assert lake.snapshot_id() == first
+
+
+def test_a_failed_commit_leaves_nothing(home: Path) -> None:
+    with Lake.open(home) as lake:
+        before = lake.snapshot_id()
+
+        def work(connection: object) -> None:
+            lake.connection.execute("DELETE FROM hops")
+            lake.connection.execute(
+                "INSERT INTO requests VALUES ('a', 'b', TIMESTAMPTZ '2026-01-01', '{}')"
+            )
+            raise KeyError("no")
+
+        with pytest.raises(KeyError):
+            lake.commit(work)
+
+        assert lake.snapshot_id() == before
+
+
+def test_a_lake_of_an_older_version_gets_the_new_columns(home: Path) -> None:
+    with Lake.open(home) as lake:
+        lake.connection.execute("ALTER TABLE hops DROP COLUMN confidence")
+    with Lake.open(home) as lake:
+        names = [c[0] for c in lake.connection.execute("SELECT * FROM hops").description]
+
+    assert "confidence" in names
+
+
+def test_reading_before_the_first_ingest_says_what_to_do(home: Path) -> None:
+    with pytest.raises(LakeNotFound, match="flows run ingest"):
+        list(read_turns(home))
+
+
+def test_a_lost_data_file_is_one_clear_error(home: Path, tmp_path: Path) -> None:
+    ingest(home, write_spool(tmp_path / "s.jsonl", traffic(40)))
+    for file in (home / "lake" / "data").rglob("*.parquet"):
+        file.unlink()
+
+    with pytest.raises(LakeUnavailable, match="cannot be used"):
+        list(read_turns(home))
