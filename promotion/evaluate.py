@@ -44,19 +44,28 @@ async def run_suites(
     `engine_id` tells engines and base models apart whose answers may differ.
     """
     total, done = sum(len(suite.items) for suite in suites), 0
-    runs = {}
-    for suite in suites:
-        key = content_id([engine_id, dict(names), suite.digest])
-        path = home / "evals" / f"{key.removeprefix('sha256:')}.json"
-        run = _kept(path)
-        if run is None:
-            run = await _run(engine, suite, names[suite.slot], done, total, progress)
-            write_atomic(path, run.model_dump_json().encode())
-        runs[suite.name] = run
-        done += len(suite.items)
+
+    def answered() -> None:
+        nonlocal done
+        done += 1
         if progress:
             progress(done, total)
-    return runs
+
+    async def run(suite: Suite) -> SuiteRun:
+        key = content_id([engine_id, dict(names), suite.digest])
+        path = home / "evals" / f"{key.removeprefix('sha256:')}.json"
+        made = _kept(path)
+        if made is None:
+            made = await _run(engine, suite, names[suite.slot], answered)
+            write_atomic(path, made.model_dump_json().encode())
+        else:
+            for _ in suite.items:
+                answered()
+        return made
+
+    # All at once: the engine batches what belongs together.
+    runs = await asyncio.gather(*map(run, suites))
+    return {suite.name: run for suite, run in zip(suites, runs, strict=True)}
 
 
 def pair(
@@ -81,11 +90,8 @@ def pair(
     ]
 
 
-async def _run(
-    engine: Engine, suite: Suite, model: str, done: int, total: int, progress: Progress | None
-) -> SuiteRun:
+async def _run(engine: Engine, suite: Suite, model: str, answered: Callable[[], None]) -> SuiteRun:
     async def answer(item: Item) -> tuple[Message, int]:
-        nonlocal done
         result = await engine.chat(
             ChatRequest(
                 model=model,
@@ -96,21 +102,19 @@ async def _run(
                 continue_final=bool(item.choices),
             )
         )
-        done += 1
-        if progress:
-            progress(done, total)
+        answered()
         return result.message, result.completion_tokens
 
-    answered = await asyncio.gather(*[answer(item) for item in suite.items])
+    answers = await asyncio.gather(*[answer(item) for item in suite.items])
     checks = await asyncio.to_thread(
-        lambda: [item.check(a) for item, (a, _) in zip(suite.items, answered, strict=True)]
+        lambda: [item.check(a) for item, (a, _) in zip(suite.items, answers, strict=True)]
     )
     return SuiteRun(
         suite=suite.name,
-        answers=tuple(message for message, _ in answered),
+        answers=tuple(message for message, _ in answers),
         scores=tuple(float(check.passed) for check in checks),
         details=tuple(check.detail for check in checks),
-        completion_tokens=sum(tokens for _, tokens in answered),
+        completion_tokens=sum(tokens for _, tokens in answers),
     )
 
 

@@ -25,6 +25,8 @@ from serving.toolcalls import parse_tool_calls
 
 BASE_NAME = "base"
 """Name under which the base model without any adapter answers."""
+MIN_SHARED_TOKENS = 16
+"""A common beginning shorter than this is not worth a pass of its own."""
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
@@ -44,7 +46,7 @@ class EmbeddedEngine:
         EngineUnavailable: if the base folder holds no model that transformers can load.
     """
 
-    def __init__(self, base: Path, max_batch: int = 32) -> None:
+    def __init__(self, base: Path, max_batch: int = 64) -> None:
         """Load the base model from a Hugging Face folder, float32 on the CPU, bfloat16 on a GPU."""
         import torch
         from safetensors import SafetensorError
@@ -212,7 +214,7 @@ class EmbeddedEngine:
         groups: dict[tuple[Any, ...], list[_Call]] = defaultdict(list)
         for call in self._waiting:
             r = call.request
-            groups[r.model, r.choices, r.temperature, r.seed, r.max_tokens].append(call)
+            groups[r.model, r.choices, r.temperature, r.seed].append(call)
         largest = max(groups.values(), key=len)
         batch = sorted(largest, key=lambda call: len(call.ids))[: self._max_batch]
         taken = {id(call) for call in batch}
@@ -246,7 +248,7 @@ class EmbeddedEngine:
         import torch
 
         request = batch[0].request
-        ids_B_T, mask_B_T = self._pad([call.ids for call in batch])
+        ids_B_T, mask_B_T, cache = self._prefill([call.ids for call in batch])
         sampling: dict[str, Any] = {"do_sample": False}
         if request.temperature > 0:
             torch.manual_seed(request.seed or 0)
@@ -254,7 +256,8 @@ class EmbeddedEngine:
         out_B_T = self._model.generate(
             input_ids=ids_B_T,
             attention_mask=mask_B_T,
-            max_new_tokens=request.max_tokens,
+            cache=cache,
+            max_new_tokens=max(call.request.max_tokens for call in batch),
             eos_token_id=self._tokenizer.eos_token_id,
             pad_token_id=self._pad_id,
             **sampling,
@@ -266,6 +269,7 @@ class EmbeddedEngine:
 
     def _result(self, call: _Call, new_ids: list[int]) -> ChatResult:
         eos = self._tokenizer.eos_token_id
+        new_ids = new_ids[: call.request.max_tokens]
         stopped = eos in new_ids
         if stopped:
             new_ids = new_ids[: new_ids.index(eos) + 1]
@@ -343,6 +347,28 @@ class EmbeddedEngine:
         pad = self._tokenizer.pad_token_id
         return int(self._tokenizer.eos_token_id if pad is None else pad)
 
+    def _prefill(self, rows: Sequence[list[int]]) -> tuple[Any, Any, Any]:
+        """Compute what all rows begin with once; return (ids, mask, cache), the first two (B, T).
+
+        Requests of a slot share their system prompt and tools. The cache is None where there
+        is too little in common.
+        """
+        import torch
+
+        shared = _shared_length(rows)
+        if len(rows) == 1 or shared < MIN_SHARED_TOKENS:
+            return *self._pad(rows), None
+        ids_B_T, mask_B_T = self._pad([row[shared:] for row in rows])
+        prefix_1_T = torch.tensor([rows[0][:shared]], device=self._model.device)
+        out = self._model(input_ids=prefix_1_T, use_cache=True, logits_to_keep=1)
+        out.past_key_values.batch_repeat_interleave(len(rows))
+        prefix_B_T = prefix_1_T.expand(len(rows), -1)
+        return (
+            torch.cat([prefix_B_T, ids_B_T], 1),
+            torch.cat([torch.ones_like(prefix_B_T), mask_B_T], 1),
+            out.past_key_values,
+        )
+
     def _pad(self, rows: Sequence[list[int]]) -> tuple[Any, Any]:
         """Pad on the left to equal length; return (ids, mask), each (B, T)."""
         import torch
@@ -352,6 +378,13 @@ class EmbeddedEngine:
         mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
         device = self._model.device
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def _shared_length(rows: Sequence[list[int]]) -> int:
+    """Count the tokens that all rows begin with, short of any row's last one."""
+    first, last = min(rows), max(rows)
+    most = min(map(len, rows)) - 1
+    return next((i for i in range(most) if first[i] != last[i]), most)
 
 
 def _response_id(call: _Call) -> str:
