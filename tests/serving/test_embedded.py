@@ -124,6 +124,28 @@ def test_a_batch_answers_as_one_by_one(engine, adapters) -> None:
     assert [a.served_name for a in together] == [r.model for r in requests]
 
 
+@pytest.mark.parametrize("rows", [2, 5])
+def test_a_long_common_beginning_and_other_limits_change_no_answer(engine, adapters, rows) -> None:
+    system = Message(role="system", content="You run the home. Answer with one label. " * 4)
+    users = [Message(role="user", content="word " * (1 + 7 * n)) for n in range(rows)]
+    requests = [
+        ask(name, messages=(system, user), max_tokens=3 + 4 * n)
+        for name in ("base", *adapters)
+        for n, user in enumerate(users)
+    ]
+
+    async def run():
+        await load(engine, adapters)
+        together = await asyncio.gather(*[engine.chat(request) for request in requests])
+        return together, [await engine.chat(request) for request in requests]
+
+    together, alone = asyncio.run(run())
+
+    assert [said(a) for a in together] == [said(a) for a in alone]
+    assert [a.completion_tokens for a in together] == [a.completion_tokens for a in alone]
+    assert len({said(a) for a in alone}) > rows
+
+
 def test_a_prompt_is_the_chat_template_token_by_token(engine) -> None:
     request = ask(text="Hello")
 
