@@ -31,13 +31,6 @@ class NotEnoughExamples(MolError, ValueError):
     """The lake holds too little that is worth training this slot on."""
 
 
-class LakeKeepsChanging(MolError, RuntimeError):
-    """Others commit to the lake faster than it can be read once."""
-
-
-READ_TRIES = 3
-
-
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The rows of a dataset and how they came to be."""
@@ -69,21 +62,15 @@ def build(
         ContractFailed: if the rows break the data contract.
         DiskFull: if the dataset could not be stored.
         LakeNotFound: if nothing was ingested yet.
-        LakeKeepsChanging: if the lake could not be read in one state.
     """
     profile.slot(slot)
     # Here and not above: DuckDB stays out of import time.
     from traces.read import read_turns
 
-    for _ in range(READ_TRIES):
-        snapshot_id = _snapshot_id(home)
-        chosen = select(read_turns(home), slot, profile, config, sealed_prompts)
-        if _snapshot_id(home) == snapshot_id:
-            return store(home, slot, profile, config, chosen, snapshot_id)
-    raise LakeKeepsChanging(
-        f"The lake under {str(home)!r} changed during each of {READ_TRIES} reads, so no snapshot "
-        "names what was read. Nothing was written; run it again when no ingest is running."
-    )
+    snapshot_id = _snapshot_id(home)
+    turns = read_turns(home, snapshot=snapshot_id)
+    chosen = select(turns, slot, profile, config, sealed_prompts)
+    return store(home, slot, profile, config, chosen, snapshot_id)
 
 
 def select(

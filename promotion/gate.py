@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from promotion.config import GateConfig
-from promotion.statistics import (
+from promotion.paired import (
     InsufficientData,
     InvalidScores,
     PairedComparison,

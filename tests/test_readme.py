@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 COMMANDS = [
-    line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.split("\n")
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.split("\n")
 ]
 
 

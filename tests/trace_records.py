@@ -146,9 +146,8 @@ def traffic(turns: int, *, recorded: bool = True) -> list[Hop | Turn | Feedback]
 
 def line(record: Hop | Turn | Feedback) -> str:
     """Return the spool's line of a record."""
-    fields = record.model_dump(mode="json")
-    kind = {"Hop": "hop", "Turn": "turn", "Feedback": fields.get("kind")}[type(record).__name__]
-    return json.dumps({**fields, "kind": kind}, ensure_ascii=False)
+    kind = type(record).__name__.lower()
+    return json.dumps({"kind": kind, "record": record.model_dump(mode="json")}, ensure_ascii=False)
 
 
 def write_spool(path: Path, records: Iterable[Hop | Turn | Feedback]) -> Path:

@@ -22,7 +22,7 @@ from promotion.gate import (
     load_report,
     save_report,
 )
-from promotion.statistics import InvalidScores
+from promotion.paired import InvalidScores
 
 OLD, NEW, BASE = ("sha256:" + digit * 64 for digit in "abc")
 CONFIG = GateConfig()

@@ -5,7 +5,6 @@ Kills are real SIGKILLs of a child process at random moments.
 """
 
 import gzip
-import json
 import os
 import random
 import signal as signals
@@ -107,8 +106,8 @@ def test_a_torn_line_followed_by_more_is_quarantined(home: Path, tmp_path: Path)
     [
         (b"\x00\xff\xfe binary", "not_json"),
         (b"[1, 2]", "not_an_object"),
-        (b'{"kind": "holiday", "source": "mol"}', "unknown_kind"),
-        (b'{"kind": "hop", "source": "mol"}', "bad_record"),
+        (b'{"kind": "holiday", "record": {}}', "unknown_kind"),
+        (b'{"kind": "hop", "record": {"source": "mol"}}', "bad_record"),
         (b'{"kind": "hop", "x": NaN}', "not_json"),
         (b"[" * 100_000, "not_json"),
     ],
@@ -198,7 +197,7 @@ def test_a_truncated_gzip_waits_and_a_corrupt_one_says_so(home: Path, tmp_path: 
     spool.write_bytes(packed)
     whole = ingest(home, spool)
     broken = bytearray(packed)
-    broken[len(packed) // 2 :] = b"\xff" * (len(packed) - len(packed) // 2)
+    broken[-6] ^= 0xFF  # the checksum at the end
     spool.write_bytes(broken)
     corrupt = ingest(home, spool)
 
@@ -337,12 +336,3 @@ def test_a_corrupt_catalog_is_one_clear_error(home: Path, tmp_path: Path) -> Non
 
     with pytest.raises(LakeUnavailable, match="not a lake catalog"):
         ingest(home, spool)
-
-
-def test_feedback_may_come_wrapped(home: Path, tmp_path: Path) -> None:
-    hop_line, turn_line = line(traffic(1)[0]), json.loads(line(traffic(1)[4]))
-    wrapped = json.dumps({"kind": "feedback", "record": turn_line})
-    spool = tmp_path / "s.jsonl"
-    spool.write_text(f"{hop_line}\n{wrapped}\n")
-
-    assert ingest(home, spool).funnel["feedback_added"] == 1

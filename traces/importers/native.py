@@ -1,56 +1,37 @@
 """Importer of this project's spool: JSON lines, one record a line.
 
-    {"kind": "hop", ...}       {"kind": "turn", ...}      fields of serving.records
-    {"kind": "thumb", "target_kind": ...}                 a Feedback: it has a kind of its own
-    {"kind": "feedback", "record": {...}}                 the same, wrapped; allowed for all three
+    {"kind": "hop" | "turn" | "feedback", "record": {...}}
 
-The fields are as `model_dump(mode="json")` writes them.
+The record is as `model_dump(mode="json")` of `serving.records` writes it.
 """
 
-from typing import Any, get_args
+from typing import Any
 
-from serving.records import Feedback, FeedbackKind, Hop, Turn
+from serving.records import Feedback, Hop, Turn
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, turn_row
 
 NAME = "native"
-_SIGNALS = get_args(FeedbackKind)
 
 
-def recognises(record: dict[str, Any]) -> bool:
+def recognises(line: dict[str, Any]) -> bool:
     """Return whether a line looks like one of the spool's."""
-    fields = _fields(record)
-    return "source" in fields and _kind(record) in ("hop", "turn", "feedback")
+    return isinstance(line.get("record"), dict) and isinstance(line.get("kind"), str)
 
 
-def parse(record: dict[str, Any]) -> Row:
+def parse(line: dict[str, Any]) -> Row:
     """Turn a decoded line into a row.
 
     Raises:
         LineRefused: if `kind` is none of ours.
         ValueError: if the fields are not those of the record.
     """
-    fields = _fields(record)
-    match _kind(record):
+    record = line.get("record")
+    match line.get("kind"):
         case "hop":
-            return hop_row(Hop.model_validate(fields))
+            return hop_row(Hop.model_validate(record))
         case "turn":
-            return turn_row(Turn.model_validate(fields), "recorded")
+            return turn_row(Turn.model_validate(record), "recorded")
         case "feedback":
-            return feedback_row(Feedback.model_validate(fields))
+            return feedback_row(Feedback.model_validate(record))
         case other:
             raise LineRefused("unknown_kind", f"kind {other!r} is not hop, turn or feedback")
-
-
-def _kind(record: dict[str, Any]) -> Any:
-    kind = record.get("kind")
-    return "feedback" if kind in _SIGNALS and "target_kind" in record else kind
-
-
-def _fields(record: dict[str, Any]) -> dict[str, Any]:
-    wrapped = record.get("record")
-    if isinstance(wrapped, dict):
-        return wrapped
-    fields = dict(record)
-    if record.get("kind") in ("hop", "turn"):
-        del fields["kind"]
-    return fields

@@ -12,7 +12,7 @@ import statsmodels.api as sm
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 
-from promotion.statistics import (
+from promotion.paired import (
     InsufficientData,
     InvalidScores,
     PairedComparison,
