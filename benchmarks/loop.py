@@ -13,7 +13,6 @@ import argparse
 import gzip
 import json
 import random
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -92,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
