@@ -7,6 +7,7 @@ inside the call.
 """
 
 import json
+import logging
 import os
 import warnings
 from collections import defaultdict
@@ -133,6 +134,7 @@ def validate(frame: "pd.DataFrame", slot: str, min_rows: int) -> list[dict[str, 
 
 def _run(frame: "pd.DataFrame", slot: str, min_rows: int) -> list[Any]:
     os.environ["GX_ANALYTICS_ENABLED"] = "False"  # read at import
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 

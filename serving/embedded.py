@@ -11,6 +11,8 @@ import asyncio
 import logging
 import threading
 import time
+import uuid
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from typing import Any
 
 from serving.engine import ChatRequest, ChatResult
 from serving.errors import AdapterNotServable, EngineRefused, EngineUnavailable
-from serving.records import Message, content_id
+from serving.records import Message
 from serving.template import encode, render_text
 from serving.toolcalls import parse_tool_calls
 
@@ -139,6 +141,7 @@ class EmbeddedEngine:
                     f"The adapter {name!r} is loaded already; a name never changes (400)."
                 )
             try:
+                warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")
                 if self._adapters:
                     self._model.load_adapter(path, adapter_name=name, torch_device="cpu")
                 else:
@@ -274,7 +277,7 @@ class EmbeddedEngine:
         if stopped:
             new_ids = new_ids[: new_ids.index(eos) + 1]
         text = self._tokenizer.decode(new_ids[:-1] if stopped else new_ids)
-        response_id = _response_id(call)
+        response_id = _new_response_id()
         message = Message(role="assistant", content=text)
         if call.request.tools:
             message = parse_tool_calls(text, f"call-{response_id[-12:]}")
@@ -320,7 +323,7 @@ class EmbeddedEngine:
             best = int(p_C.argmax())
             results.append(
                 ChatResult(
-                    response_id=_response_id(call),
+                    response_id=_new_response_id(),
                     served_name=call.request.model,
                     message=Message(role="assistant", content=choices[best]),
                     finish_reason="stop",
@@ -387,8 +390,5 @@ def _shared_length(rows: Sequence[list[int]]) -> int:
     return next((i for i in range(most) if first[i] != last[i]), most)
 
 
-def _response_id(call: _Call) -> str:
-    """Name an answer by what was asked: equal requests get equal ids, runs repeat exactly."""
-    request = call.request
-    key = [request.model, call.ids, request.temperature, request.seed, request.max_tokens]
-    return "chatcmpl-" + content_id(key)[7:31]
+def _new_response_id() -> str:
+    return f"chatcmpl-{uuid.uuid4().hex[:24]}"

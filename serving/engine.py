@@ -44,7 +44,8 @@ class ChatResult:
     prompt_token_ids: tuple[int, ...] | None = None
     completion_token_ids: tuple[int, ...] | None = None
     choice_probability: float | None = None
-    """With `choices`: the probability the model gave the chosen one among them."""
+    """With `choices`: the probability the model gave the chosen one; among the choices from the
+    embedded engine, among all texts from a server that tells token log-probabilities."""
     duration_s: float = 0.0
 
 
