@@ -134,9 +134,10 @@ def validate(frame: "pd.DataFrame", slot: str, min_rows: int) -> list[dict[str, 
 
 def _run(frame: "pd.DataFrame", slot: str, min_rows: int) -> list[Any]:
     os.environ["GX_ANALYTICS_ENABLED"] = "False"  # read at import
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)

@@ -81,7 +81,7 @@ def tiny_settings(home: Path, base: Path, sources: tuple[Path, ...], **changes: 
             "home": home,
             "base": base,
             "sources": sources,
-            "training": {"epochs": 20, "learning_rate": 3e-3, "batch_size": 16},
+            "training": {"epochs": 20, "learning_rate": 3e-3, "batch_size": 16, "threads": 1},
             # Eight templates of chat cannot exclude a smaller loss than 0.31.
             "gate": {"margin": 0.4},
             "suites": {"primary": 64, "guard": 32, "bystander": 1},

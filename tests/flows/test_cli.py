@@ -15,6 +15,8 @@ from tiny_loop import tiny_settings
 
 from flows import manual, stages
 
+pytestmark = pytest.mark.timeout(600)
+
 FLOWS = Path(sys.executable).with_name("flows")
 COMMANDS = [
     ["run"], ["config"], ["promote"], ["rollback"], ["sql"], ["traces", "list"],

@@ -24,7 +24,7 @@ from promotion.registry import Registry
 from serving.slots import load_profile
 from traces.lake import Lake
 
-pytestmark = pytest.mark.usefixtures("prefect")
+pytestmark = [pytest.mark.usefixtures("prefect"), pytest.mark.timeout(900)]
 
 TABLES = ("hops", "turns", "feedback", "outcomes", "blame", "quarantine")
 
