@@ -72,7 +72,7 @@ def cycle(settings: Settings) -> CycleResult:
         snapshot_id=attributed.snapshot_id,
         message="No slot has enough evidence against it; nothing to learn.",
         seed=settings.seed,
-        cycle_s=seconds,
+        cycle_s={},
     )
     for slot in stages.rank_slots(settings, attributed.by_slot):
         try:
@@ -104,6 +104,7 @@ def cycle(settings: Settings) -> CycleResult:
         break
     if result.slot is None:
         tell(f"STOP      {result.message}")
+    result = result.model_copy(update={"cycle_s": seconds})
     write_atomic(_path(settings.home, key), result.model_dump_json(indent=2).encode())
     _write_settings(settings, key)
     return _end(settings, result)
