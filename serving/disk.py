@@ -5,7 +5,10 @@ Temporary name in the same folder, fsync, rename, fsync of the folder.
 
 import contextlib
 import errno
+import glob
+import hashlib
 import os
+import platform
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -24,7 +27,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     Raises:
         DiskFull: if the bytes could not be stored; `path` is as it was.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
@@ -51,7 +54,7 @@ def new_folder(final: Path) -> Iterator[Path]:
     Raises:
         DiskFull: if a file could not be stored.
     """
-    temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}.tmp")
+    temporary = _temporary(final)
     try:
         temporary.mkdir(parents=True)
     except OSError as error:
@@ -71,6 +74,29 @@ def new_folder(final: Path) -> Iterator[Path]:
         raise _disk_full(final, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary(final: Path) -> Path:
+    """Return a temporary name beside `final`, after removing what killed processes left there.
+
+    The name holds machine and process, so that what a living one is writing is never touched.
+    """
+    machine = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+    for left in final.parent.glob(f".{glob.escape(final.name)}.{machine}-*.tmp"):
+        process = left.name.removesuffix(".tmp").rsplit("-", 2)[1]
+        if not _lives(int(process)):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+    return final.with_name(f".{final.name}.{machine}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}

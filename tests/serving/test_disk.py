@@ -179,3 +179,27 @@ with new_folder(Path(sys.argv[1])) as folder:
 
     assert done.returncode == -9
     assert not (tmp_path / "set").exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from serving.disk import new_folder
+
+with new_folder(Path(sys.argv[1])) as folder:
+    (folder / "half").write_bytes(b"done")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_a_living_one_s_is_not(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "set")], check=False)
+    assert len(names(tmp_path)) == 1
+    with new_folder(tmp_path / "set"):
+        during = names(tmp_path)
+        write_atomic(tmp_path / "other", b"")
+        with new_folder(tmp_path / "set"):
+            assert set(during) < set(names(tmp_path))
+
+    assert names(tmp_path) == ["other", "set"]
+    assert len(during) == 1
