@@ -137,7 +137,8 @@ def _run(frame: "pd.DataFrame", slot: str, min_rows: int) -> list[Any]:
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    # This module of theirs sets its own level.
+    logging.getLogger(ProgressBarsConfig.__module__).setLevel(logging.WARNING)
 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
