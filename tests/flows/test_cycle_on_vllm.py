@@ -1,6 +1,6 @@
 """The cycle's end against the real vLLM and the real base model, on the bundled traces.
 
-Nothing is faked; the run is only smaller than `make run` (one epoch, small suites). What is
+Nothing is faked; only the suites are smaller than in `make run`. What is
 proved: gated on vLLM itself, the promoted adapter is loaded there under its digest name
 while the server runs, its answers are no longer the champion's, and the other slots and
 the base answer as before.
@@ -79,7 +79,6 @@ def settings_for(url: str, home: Path) -> Settings:
             "first_adapters": ROOT / "examples" / "adapters",
             "engine": url,
             "slot": "L1",
-            "training": {"epochs": 1, "learning_rate": 8e-4},
             "suites": {"primary": 32, "guard": 30, "bystander": 2},
             "gate": {"margin": 0.3},
         }
