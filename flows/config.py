@@ -33,7 +33,7 @@ class SuiteSizes(BaseModel):
     """Items of the slot's primary suite."""
     guard: int = Field(default=32, ge=1)
     """Items of each other suite that the changed slot answers."""
-    bystander: int = Field(default=8, ge=1)
+    bystander: int = Field(default=4, ge=1)
     """Items of each suite of the unchanged slots; they must be answered as before."""
 
 

@@ -85,7 +85,9 @@ def _temporary(final: Path) -> Path:
     for left in final.parent.glob(f".{glob.escape(final.name)}.{machine}-*.tmp"):
         process = left.name.removesuffix(".tmp").rsplit("-", 2)[1]
         if not _lives(int(process)):
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(
+                missing_ok=True
+            )
     return final.with_name(f".{final.name}.{machine}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
 
 

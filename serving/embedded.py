@@ -217,7 +217,7 @@ class EmbeddedEngine:
         groups: dict[tuple[Any, ...], list[_Call]] = defaultdict(list)
         for call in self._waiting:
             r = call.request
-            groups[r.model, r.choices, r.temperature, r.seed].append(call)
+            groups[r.model, r.choices, r.temperature, r.seed, bool(r.tools)].append(call)
         largest = max(groups.values(), key=len)
         batch = sorted(largest, key=lambda call: len(call.ids))[: self._max_batch]
         taken = {id(call) for call in batch}
@@ -364,12 +364,12 @@ class EmbeddedEngine:
         ids_B_T, mask_B_T = self._pad([row[shared:] for row in rows])
         prefix_1_T = torch.tensor([rows[0][:shared]], device=self._model.device)
         out = self._model(input_ids=prefix_1_T, use_cache=True, logits_to_keep=1)
-        out.past_key_values.batch_repeat_interleave(len(rows))
+        out.cache.batch_repeat_interleave(len(rows))
         prefix_B_T = prefix_1_T.expand(len(rows), -1)
         return (
             torch.cat([prefix_B_T, ids_B_T], 1),
             torch.cat([torch.ones_like(prefix_B_T), mask_B_T], 1),
-            out.past_key_values,
+            out.cache,
         )
 
     def _pad(self, rows: Sequence[list[int]]) -> tuple[Any, Any]:
