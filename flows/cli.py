@@ -57,9 +57,13 @@ class Stage(StrEnum):
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run(
     context: typer.Context,
-    stage: Annotated[Stage, typer.Argument(help="Which part of the loop.")] = Stage.cycle,
-    path: Annotated[
-        Path | None, typer.Argument(help="Traces to ingest, instead of the configured ones.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[STAGE] [PATH] [--SETTING VALUE]...",
+            help=f"STAGE: {', '.join(Stage)}; the cycle if none is named. PATH: traces to "
+            "ingest, instead of the configured ones. Settings: see 'flows config'.",
+        ),
     ] = None,
     config: Config = None,
     home: Home = None,
@@ -76,19 +80,17 @@ def run(
 ) -> None:
     """Run the loop or one stage; any setting is a dotted flag, as in --training.epochs 3."""
     console.Mode.json = as_json
-    extra = list(context.args)
-    if path is not None and str(path).startswith("--"):
-        extra, path = [str(path), *extra], None
+    stage, path, flags = split_words([*(words or ()), *context.args])
     settings = load_settings(
         config,
-        extra,
+        flags,
         {
             "home": home,
             "slot": slot,
             "base": base,
             "engine": engine,
             "seed": seed,
-            "sources": (path,) if path else None,
+            "sources": (Path(path),) if path else None,
         },
     )
     from flows import manual
@@ -236,6 +238,30 @@ def show_run(key: str, config: Config = None, home: Home = None, as_json: Json =
     from flows import views
 
     print_json(views.run(_settings(config, home), key))
+
+
+def split_words(words: list[str]) -> tuple[Stage, str | None, list[str]]:
+    """Tell the stage, the path and the dotted flags of `flows run` apart.
+
+    Raises:
+        typer.BadParameter: if the stage is unknown or there is a word too many.
+    """
+    places: list[str] = []
+    flags: list[str] = []
+    waiting = iter(words)
+    for word in waiting:
+        if not word.startswith("--"):
+            places.append(word)
+            continue
+        flags.append(word)
+        if "=" not in word:
+            flags += [value for value in [next(waiting, None)] if value is not None]
+    stage, path, *rest = [*places, None, None]
+    if stage is not None and stage not in set(Stage):
+        raise typer.BadParameter(f"{stage!r} is not a stage; there are {', '.join(Stage)}.")
+    if any(rest):
+        raise typer.BadParameter(f"{rest[0]!r} is one word too many after STAGE and PATH.")
+    return Stage(stage or Stage.cycle), path, flags
 
 
 def load_slot(settings: Settings, slot: str) -> str:

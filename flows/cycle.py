@@ -100,7 +100,7 @@ def cycle(settings: Settings) -> CycleResult:
         if report.verdict == "PASS":
             promoted = timed("promote", tasks.promote, report)
             story.tell_promotion(promoted)
-            result = result.model_copy(update={"promoted": True, "message": promoted.message + "."})
+            result = result.model_copy(update={"promoted": True, "message": promoted.message})
         break
     if result.slot is None:
         tell(f"STOP      {result.message}")

@@ -53,7 +53,8 @@ def _set_defaults(home: Path) -> None:
     """Set what a run needs unless the environment says otherwise; no telemetry in any case."""
     defaults = {
         "PREFECT_HOME": str((home / "prefect").resolve()),
-        "PREFECT_LOGGING_LEVEL": "ERROR",
+        # What fails is raised to the caller, who says it once; Prefect would add a traceback.
+        "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
     }
     for key, value in defaults.items():

@@ -21,12 +21,15 @@ def tell_ingest(report: "IngestReport") -> None:
     """Tell what came in."""
     tell(f"INGEST    {report.source} ({report.format}, {report.files} files)")
     f = report.funnel
+    if not report.added:
+        tell("          nothing new: all of it was ingested before")
     for kind in ("hops", "turns", "feedback", "requests"):
         if f.get(f"{kind}_in"):
             added, known = f[f"{kind}_added"], f[f"{kind}_known"]
             tell(f"          {kind}: {f[f'{kind}_in']} in, {added} new, {known} known already")
-    tell(f"          turns joined from hops: {f.get('turns_joined', 0)} new, "
-         f"{f.get('turns_updated', 0)} updated")  # fmt: skip
+    if f.get("turns_joined") or f.get("turns_updated"):
+        tell(f"          turns joined from hops: {f.get('turns_joined', 0)} new, "
+             f"{f.get('turns_updated', 0)} updated")  # fmt: skip
     if report.quarantined:
         tell(f"          set aside: {_counts(report.quarantined)} ('flows sql' on quarantine)")
     if report.waiting_bytes:

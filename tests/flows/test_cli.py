@@ -40,12 +40,20 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def assert_one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert done.returncode == 1, done.stderr
+    """Check that a command failed with nothing but one line that has `words` in it."""
+    assert_refused(done, *words)
     assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    assert len(done.stderr.splitlines()) == 1
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Check that a command failed and that its last line says why; progress may precede it."""
+    assert done.returncode == 1, done.stderr
+    line = done.stderr.splitlines()[-1]
     assert line.startswith("flows: ")
     for word in words:
         assert word in line
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -62,9 +70,18 @@ def test_help_loads_nothing_heavy():
     assert heavy & set(done.stdout.split()) == set()
 
 
-def test_wrong_usage_has_status_2():
-    assert flows("run", "bogus").returncode == 2
-    assert flows("nonsense").returncode == 2
+@pytest.mark.parametrize(
+    "words", [["run", "bogus"], ["nonsense"], ["run", "ingest", "a", "b"]], ids=" ".join
+)
+def test_wrong_usage_has_status_2(words):
+    assert flows(*words).returncode == 2
+
+
+def test_dotted_flags_may_stand_anywhere(spool, tmp_path):
+    flag = ["--curation.min-rows", "3"]
+    for words in (["ingest", spool, *flag], [*flag, "ingest", spool], ["ingest", *flag, spool]):
+        done = flows("run", *words, "--home", tmp_path / "home", "--dry-run", "--json")
+        assert [step["stage"] for step in json.loads(done.stdout)] == ["ingest"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +163,7 @@ def test_a_wrong_setting_is_named(tmp_path):
 def test_a_full_disk_loses_nothing(spool, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("this container may not mount a small disk")
     try:
@@ -204,7 +221,7 @@ def test_a_pickle_in_an_adapter_is_refused(looped, tmp_path):
     adapter = home / stages.latest_run(looped, "L0").path
     (adapter / "adapter_model.bin").write_bytes(b"\x80\x04N.")
     before = content(home / "adapters")
-    assert_one_line(gate(home, looped.base), "adapter_model.bin")
+    assert_refused(gate(home, looped.base), "adapter_model.bin")
     assert content(home / "adapters") == before
     assert not (home / "gates").exists()
 
@@ -214,7 +231,7 @@ def test_an_adapter_of_another_base_is_refused(looped, tmp_path):
 
     home = shutil.copytree(looped.home, tmp_path / "home")
     other = make_tiny_base(tmp_path / "other", seed=1)
-    assert_one_line(gate(home, other), "base")
+    assert_refused(gate(home, other), "base")
     assert not (home / "gates").exists()
 
 
@@ -224,7 +241,7 @@ def test_an_altered_adapter_is_refused(looped, tmp_path):
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    assert_one_line(gate(home, looped.base), "digest")
+    assert_refused(gate(home, looped.base), "digest")
 
 
 def test_promoting_what_the_gate_did_not_judge_is_refused(looped):
