@@ -25,7 +25,7 @@ class PrefectNotStarted(MolError, RuntimeError):
 
 @contextlib.contextmanager
 def prefect_api(home: Path) -> Iterator[None]:
-    """Have a Prefect API while the block runs; import `prefect` inside it only.
+    """Have a Prefect API while the block runs; import `prefect` inside it first.
 
     Raises:
         PrefectNotStarted: if the server does not come up; names its log.
@@ -43,7 +43,11 @@ def prefect_api(home: Path) -> Iterator[None]:
     try:
         _wait(child.poll, url, log)
         os.environ["PREFECT_API_URL"] = url
-        yield
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        # Prefect reads the environment once; a second run in this process has another server.
+        with temporary_settings({PREFECT_API_URL: url}):
+            yield
     finally:
         os.environ.pop("PREFECT_API_URL", None)
         stop_child(child)

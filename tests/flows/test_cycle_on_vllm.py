@@ -22,7 +22,11 @@ from serving.openai_engine import OpenAIEngine
 from serving.slots import load_profile
 from serving.turn import Conversation, own_view
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(1500),
+    pytest.mark.usefixtures("prefect"),
+]
 
 ROOT = Path(__file__).parents[2]
 
