@@ -17,8 +17,17 @@ class EngineUnavailable(MolError, ConnectionError):
     """The engine does not answer, or not as an OpenAI-compatible server would."""
 
 
+class BrokenAnswer(EngineUnavailable):
+    """The engine stopped in the middle of an answer."""
+
+
 class EngineRefused(MolError, RuntimeError):
     """The engine answered a call with an error status."""
+
+    def __init__(self, message: str, status: int = 500) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status it answered with."""
 
 
 class AdapterNotServable(MolError, ValueError):

@@ -20,9 +20,10 @@ SCHEMA_VERSION = 1
 Role = Literal["system", "user", "assistant", "tool"]
 HopRole = Literal["route", "answer", "summary"]
 HopStatus = Literal["ok", "engine_error", "broken_stream", "abandoned"]
-Decision = Literal["routed", "sticky", "fallback", "direct"]
+Decision = Literal["routed", "sticky", "fallback", "direct", "rule", "unsure", "explored"]
 """How a turn got its slot: by a route hop, by a pending tool call, by an engine
-fallback, or named by the client."""
+fallback, named by the client, by a rule that overrides the router, given to the base
+model because the router was not sure enough, or drawn by logged exploration."""
 FeedbackKind = Literal["verifier", "thumb", "edit", "retry", "comment"]
 TargetKind = Literal["turn", "response", "conversation"]
 
@@ -183,11 +184,17 @@ class Hop(Record):
     harness_digest: str | None = None
     """Digest of prompts, tools and router settings in force."""
     canary: bool = False
+    reasoning: str | None = None
+    """What the model thought aloud before the completion, where the engine tells it apart."""
+    supersedes: str | None = None
+    """`hop_id` of the earlier attempt at the same call that this one replaces."""
+    harness_version: str | None = None
+    """Program and version that made the prompts, such as `mol-loop/0.1.0`."""
 
     @property
     def hop_id(self) -> str:
         """Content hash of the whole record."""
-        return content_id(self.model_dump(mode="json"))
+        return hop_id_of(self.model_dump(mode="json"))
 
     @property
     def slot(self) -> str:
@@ -228,6 +235,8 @@ class Turn(Record):
     started_at: AwareDatetime
     duration_s: float
     canary: bool = False
+    supersedes: str | None = None
+    """`turn_id` of the earlier turn that the client asked again."""
 
 
 class Feedback(Record):
@@ -252,6 +261,17 @@ class Feedback(Record):
     def feedback_id(self) -> str:
         """Content hash of the whole record."""
         return content_id(self.model_dump(mode="json"))
+
+
+def hop_id_of(raw: dict[str, Any]) -> str:
+    """Return the id of a hop from its `model_dump(mode="json")`.
+
+    Fields that came later count only where set, so that ids stay as they were.
+    """
+    return content_id({k: v for k, v in raw.items() if k not in _LATER_FIELDS or v is not None})
+
+
+_LATER_FIELDS = frozenset({"reasoning", "supersedes", "harness_version"})
 
 
 def utc_from_timestamp(seconds: float) -> datetime:

@@ -85,6 +85,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _optional("ttft_s", "float"),
         _optional("harness_digest", "text"),
         Column("canary", "bool"),
+        _optional("reasoning", "text"),
+        _optional("supersedes", "text"),
+        _optional("harness_version", "text"),
     ),
     "turns": (
         Column("turn_id", "text"),
@@ -105,6 +108,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("started_at", "time"),
         Column("duration_s", "float"),
         Column("canary", "bool"),
+        _optional("supersedes", "text"),
         Column("origin", "text"),
     ),
     "feedback": (

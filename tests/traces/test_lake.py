@@ -30,11 +30,12 @@ GOLDEN_COLUMNS = {
         "hop_id schema_version source conversation_id turn_id user seq role model served_name "
         "messages tools params completion response_id finish_reason status error propensity "
         "confidence prompt_tokens completion_tokens cached_tokens prompt_token_ids "
-        "completion_token_ids started_at duration_s ttft_s harness_digest canary"
+        "completion_token_ids started_at duration_s ttft_s harness_digest canary reasoning "
+        "supersedes harness_version"
     ),
     "turns": (
         "turn_id schema_version source conversation_id user position request answer slot digest "
-        "decision status error hop_ids response_ids started_at duration_s canary origin"
+        "decision status error hop_ids response_ids started_at duration_s canary supersedes origin"
     ),
     "feedback": (
         "feedback_id schema_version source target_kind target_id kind name value correction "

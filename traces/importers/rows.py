@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from serving.records import SCHEMA_VERSION, Feedback, Hop, Message, Turn, content_id
+from serving.records import SCHEMA_VERSION, Feedback, Hop, Message, Turn, content_id, hop_id_of
 from traces.tables import TABLES
 
 _INT64 = 2**63
@@ -32,7 +32,7 @@ class LineRefused(ValueError):
 def hop_row(hop: Hop) -> Row:
     """Return the `hops` row of a hop."""
     values = hop.model_dump(mode="json")
-    values["hop_id"] = content_id(values)
+    values["hop_id"] = hop_id_of(values)
     # Most of a hop's bytes; pydantic writes them several times faster than json.
     values["messages"] = _MESSAGES.dump_json(hop.messages).decode()
     values["completion"] = hop.completion.model_dump_json() if hop.completion else None
