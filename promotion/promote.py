@@ -9,37 +9,15 @@ A run killed in between is finished by running it again.
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from promotion.gate import GateReport
 from promotion.registry import PromotionRefused, Registry
 from promotion.state import BASE, Change, SlotState
 from serving.disk import write_atomic
-from serving.records import SCHEMA_VERSION, Record, canonical_json
+from serving.records import Record, canonical_json
+from serving.slot_table import SlotEntry, SlotFile, SlotTableInvalid, read_slot_file
 
 Verify = Callable[[Path], object]
 """Raises if the adapter folder is not what its digest says or cannot be served."""
-
-
-class SlotEntry(Record):
-    """What one slot serves, as `slots.json` says it."""
-
-    slot: str
-    champion: str | None
-    """Served name, `L2@3fa9c1d2e4b5`; None for the bare base model."""
-    digest: str | None
-    path: str | None
-    """The champion's folder, relative to the home folder."""
-    previous: str | None
-    """Name a rollback returns to, `base`, or None."""
-    generation: int
-
-
-class SlotFile(Record):
-    """The content of `slots.json`."""
-
-    schema_version: int = SCHEMA_VERSION
-    slots: tuple[SlotEntry, ...]
 
 
 class PromotionResult(Record):
@@ -127,8 +105,8 @@ def export_slots(home: Path, registry: Registry) -> Path:
 def read_slots(home: Path) -> SlotFile:
     """Return what `slots.json` says; no slots if it is missing or damaged, as it is only a copy."""
     try:
-        return SlotFile.model_validate_json((home / "slots.json").read_bytes())
-    except (FileNotFoundError, ValidationError):
+        return read_slot_file(home / "slots.json")
+    except SlotTableInvalid:
         return SlotFile(slots=())
 
 
