@@ -11,8 +11,8 @@ import pytest
 from trace_records import CAPTURE, PROFILE, needs_capture, tables
 
 from serving.records import Message
+from serving.sse import reassemble
 from traces.attribute import attribute
-from traces.importers.sse import reassemble
 from traces.ingest import IngestReport, ingest
 from traces.read import TurnBundle, read_turns
 

@@ -24,8 +24,8 @@ from serving.records import (
     content_id,
     utc_from_timestamp,
 )
+from serving.sse import reassemble
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row
-from traces.importers.sse import reassemble
 
 NAME = "mindlab"
 SOURCE = "mindlab-harness"

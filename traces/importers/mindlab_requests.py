@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from serving.records import Message, utc_from_timestamp
+from serving.sse import Stream, reassemble
 from traces.importers.mindlab import SOURCE, error_text
-from traces.importers.sse import Stream, reassemble
 from traces.join import RequestFacts, history_keys
 
 
