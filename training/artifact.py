@@ -27,6 +27,7 @@ from serving.records import (
     canonical_json,
     content_id,
 )
+from serving.tensors import folder_tensors, tensors_digest
 from training.servable import (
     CONFIG_NAME,
     WEIGHTS_NAME,
@@ -35,7 +36,6 @@ from training.servable import (
     read_weights,
     refused,
 )
-from training.tensors import folder_tensors, tensors_digest
 
 VERSION_NAME = "version.json"
 

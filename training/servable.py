@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.errors import AdapterNotServable
-from training.tensors import (
+from serving.tensors import (
     BadTensorFile,
     Tensor,
     folder_tensors,

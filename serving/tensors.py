@@ -9,12 +9,13 @@ import json
 import math
 import mmap
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 MAX_HEADER_BYTES = 100_000_000
 
@@ -85,10 +86,21 @@ def folder_tensors(folder: Path) -> dict[str, Tensor]:
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 over name, type, shape and bytes of each tensor, in order of names."""
+    return _digest((n, tensors[n].dtype, tensors[n].shape, data) for n, data in _data(tensors))
+
+
+def arrays_digest(arrays: Mapping[str, npt.NDArray[np.float32]]) -> str:
+    """Return the digest that a file with these float32 arrays has."""
+    return _digest(
+        (name, "F32", array.shape, array.astype("<f4").tobytes())
+        for name, array in sorted(arrays.items())
+    )
+
+
+def _digest(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> str:
     total = hashlib.sha256()
-    for name, data in _data(tensors):
-        tensor = tensors[name]
-        head = json.dumps([name, tensor.dtype, tensor.shape], separators=(",", ":"))
+    for name, dtype, shape, data in tensors:
+        head = json.dumps([name, dtype, shape], separators=(",", ":"))
         total.update(head.encode() + b"\0")
         total.update(data)
     return "sha256:" + total.hexdigest()
