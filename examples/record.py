@@ -27,24 +27,12 @@ from curation.examples import Duty, Example
 from promotion.suites.household import TOOLS, run_tool
 from promotion.suites.world import ConversationPlan, PlannedTurn, make_tasks, plan_traffic
 from serving.engine import Engine
+from serving.hops import SOURCE, OpenTurn, Server, TurnFailed
 from serving.openai_engine import OpenAIEngine
+from serving.own_view import Conversation, own_view, route_view, summary_view
 from serving.records import AdapterVersion, Feedback, Hop, Message, Record, Turn
 from serving.slots import load_profile
-from serving.turn import (
-    SOURCE,
-    Conversation,
-    OpenTurn,
-    Server,
-    TurnFailed,
-    accept_results,
-    close_turn,
-    continue_turn,
-    finished,
-    own_view,
-    route_view,
-    start_turn,
-    summary_view,
-)
+from serving.turn import accept_results, close_turn, continue_turn, finished, start_turn
 
 EXAMPLES = Path(__file__).parent
 DEFAULT_BASE = Path(".mol/base/SmolLM2-135M-Instruct")
@@ -243,13 +231,12 @@ async def _take(
             for call in turn.pending_calls
         ]
         if results and planned.narrated:
-            await continue_turn(server, conversation, turn, results)
+            await continue_turn(server, turn, results)
         elif results:
             accept_results(turn, results)
         return turn, await close_turn(server, conversation, turn)
     except TurnFailed as failure:
-        failed: OpenTurn = failure.args[0]
-        return failed, finished(conversation, failed)
+        return failure.turn, finished(failure.turn)
 
 
 def _react(

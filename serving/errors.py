@@ -4,6 +4,11 @@ An error's text says what is wrong, the value, what is allowed and what to do
 next; the `flows` command prints it as one line without a traceback.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serving.engine import ChatResult
+
 
 class MolError(Exception):
     """A known error with a message meant for the person at the command line."""
@@ -19,6 +24,11 @@ class EngineUnavailable(MolError, ConnectionError):
 
 class BrokenAnswer(EngineUnavailable):
     """The engine stopped in the middle of an answer."""
+
+    def __init__(self, message: str, partial: "ChatResult | None" = None) -> None:
+        super().__init__(message)
+        self.partial = partial
+        """What of the answer had come, where it was streamed; its `finish_reason` is empty."""
 
 
 class EngineRefused(MolError, RuntimeError):

@@ -16,6 +16,10 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 from serving.errors import InvalidAdapterName
 
 SCHEMA_VERSION = 1
+BASE_SLOT = "base"
+"""What a turn's `slot` says where the bare base model answered."""
+NO_KEY = "no-routing-key"
+"""`conversation_id` of a hop whose caller named none."""
 
 Role = Literal["system", "user", "assistant", "tool"]
 HopRole = Literal["route", "answer", "summary"]

@@ -15,11 +15,9 @@ from typing import Any
 
 from serving.config import RouterConfig
 from serving.errors import MolError
-from serving.records import Decision, Message
+from serving.records import BASE_SLOT, Decision, Message
 from serving.slots import Profile
 
-BASE_SLOT = "base"
-"""Slot of turns that the bare base model answers because the router was not sure."""
 CHANGE_MODEL = "change_model"
 MAX_RULE_CHARS = 2000
 MAX_TERM_CHARS = 80

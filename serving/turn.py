@@ -2,315 +2,326 @@
 
     conversation = Conversation("c1", user="u1")
     turn = await start_turn(server, conversation, "Turn on the light.", tools)
-    ... while turn.pending_calls: await continue_turn(server, conversation, turn, results)
+    ... while turn.pending_calls: await continue_turn(server, turn, results)
     await close_turn(server, conversation, turn)   # summary; the timeline grows by one
 
 A turn that fails or is dropped before `close_turn` leaves the timeline as it was.
 Every engine call becomes a `Hop` in `turn.hops`, also the failed one.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from serving.engine import ChatRequest, ChatResult, Engine
+from serving.engine import CallDelta, ChatRequest, ChatResult, Delta, OnDelta
 from serving.errors import EngineRefused, EngineUnavailable
-from serving.records import (
-    Decision,
-    Hop,
-    HopRole,
-    Message,
-    ToolCall,
-    Turn,
-    canonical_json,
-    content_id,
+from serving.head import HiddenStateInvalid
+from serving.hops import SOURCE, OpenTurn, Server, TurnFailed, record_route, run_hop
+from serving.own_view import (
+    Conversation,
+    Entry,
+    clipped_summary,
+    own_view,
+    route_view,
+    summary_view,
 )
-from serving.slots import Profile
+from serving.records import BASE_SLOT, Message, Turn, content_id
+from serving.routing import (
+    ChoiceInvalid,
+    Settled,
+    change_model_tool,
+    chosen_by_tool,
+    rule_for,
+    settle,
+)
 
-SOURCE = "mol"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A finished turn in a conversation's timeline."""
-
-    slot: str
-    messages: tuple[Message, ...]
-    """User text, answers and tool results, verbatim."""
-    summary: str
-
-
-@dataclass(slots=True)
-class Conversation:
-    """What the server remembers of a conversation; the timeline only grows."""
-
-    conversation_id: str
-    user: str | None = None
-    timeline: list[Entry] = field(default_factory=list)
-    turns_taken: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """An engine with the profile and the versions in force."""
-
-    engine: Engine
-    profile: Profile
-    names: Mapping[str, str]
-    """Slot to the name the engine serves its version under."""
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-
-
-@dataclass(slots=True)
-class OpenTurn:
-    """A turn in progress."""
-
-    turn_id: str
-    request: str
-    slot: str
-    decision: Decision
-    started_at: datetime
-    position: int
-    view: tuple[Message, ...]
-    """The adapter's own view up to and including the user's text."""
-    tools: tuple[dict[str, Any], ...]
-    exchanged: list[Message] = field(default_factory=list)
-    """Answers and tool results of this turn, in order."""
-    hops: list[Hop] = field(default_factory=list)
-    error: str | None = None
-
-    @property
-    def pending_calls(self) -> tuple[ToolCall, ...]:
-        """Tool calls that wait for their results."""
-        if self.exchanged and self.exchanged[-1].role == "assistant":
-            return self.exchanged[-1].tool_calls
-        return ()
-
-
-class TurnFailed(Exception):
-    """An engine call of a turn failed; the hop is recorded and the timeline unchanged."""
-
-
-def own_view(
-    profile: Profile, conversation: Conversation, slot: str, text: str
-) -> tuple[Message, ...]:
-    """Return what `slot` sees: its own past verbatim, the others' turns as summaries.
-
-    Views only grow: the view at a later turn starts with the same messages, so that
-    an engine's prefix cache holds from visit to visit.
-    """
-    view = [Message(role="system", content=profile.slot(slot).system)]
-    others: list[str] = []
-    for entry in conversation.timeline:
-        if entry.slot != slot:
-            others.append(entry.summary)
-            continue
-        first, *rest = entry.messages
-        view += [_with_handover(profile, others, first.content), *rest]
-        others = []
-    return (*view, _with_handover(profile, others, text))
-
-
-def route_view(profile: Profile, text: str) -> tuple[Message, ...]:
-    """Return the messages of a route hop: only the user's text, the slots and the prefill."""
-    slots = "\n".join(f"{slot.name} {slot.description}" for slot in profile.slots)
-    prompt = profile.route_prompt.format(text=text, slots=slots, labels=" ".join(profile.labels))
-    return (
-        Message(role="user", content=prompt),
-        Message(role="assistant", content=profile.route_prefill),
-    )
-
-
-def summary_view(
-    profile: Profile, view: Sequence[Message], exchanged: Sequence[Message]
-) -> tuple[Message, ...]:
-    """Return the messages of a summary hop: the own view with the finished turn, and the order."""
-    return (*view, *exchanged, Message(role="user", content=profile.summary_prompt))
+RULES = "rules"
+"""Name under which a route by keywords is recorded."""
 
 
 async def start_turn(
-    server: Server, conversation: Conversation, text: str, tools: Sequence[dict[str, Any]] = ()
+    server: Server,
+    conversation: Conversation,
+    text: str,
+    tools: Sequence[dict[str, Any]] = (),
+    on_delta: OnDelta | None = None,
+    **asked: Any,
 ) -> OpenTurn:
     """Route a user's text and get the first answer.
 
+    Args:
+        server: the engine and the versions in force.
+        conversation: read, and counts one more turn.
+        text: what the user says.
+        tools: what the client offers, in OpenAI form.
+        on_delta: takes the answer piece by piece as it comes.
+        asked: further fields of the `OpenTurn`, such as `options` or `turn_id`.
+
     Raises:
-        TurnFailed: if an engine call fails or the router names no slot; `args[0]` is the open
+        TurnFailed: if an engine call fails or the router names no slot; it carries the open
             turn with its hops.
     """
-    profile = server.profile
     turn = OpenTurn(
-        turn_id=content_id([conversation.conversation_id, conversation.turns_taken, text]),
-        request=text,
-        slot=profile.router,
-        decision="routed",
-        started_at=server.clock(),
-        position=conversation.turns_taken,
-        view=(),
-        tools=(),
+        **{
+            "turn_id": content_id([conversation.conversation_id, conversation.turns_taken, text]),
+            "conversation_id": conversation.conversation_id,
+            "user": conversation.user,
+            "request": text,
+            "slot": server.profile.router,
+            "decision": "routed",
+            "started_at": server.clock(),
+            "position": conversation.turns_taken,
+            **asked,
+        }
     )
     conversation.turns_taken += 1
-    routed = await _hop(
-        server, conversation, turn, "route",
-        ChatRequest(
-            model=server.names[profile.router],
-            messages=route_view(profile, text),
-            max_tokens=24,
-            choices=profile.labels,
-            continue_final=True,
-        ),
-    )  # fmt: skip
-    if routed.message.content not in profile.labels:
-        turn.error = (
-            f"{routed.served_name!r} routed to {routed.message.content[:40]!r}, not to one of "
-            f"{', '.join(profile.labels)}: the engine ignores constrained decoding."
-        )
-        raise TurnFailed(turn)
-    turn.slot = routed.message.content
-    slot = profile.slot(turn.slot)
-    turn.tools = tuple(tools) if slot.offers_tools else ()
-    turn.view = own_view(profile, conversation, turn.slot, text)
-    await _answer(server, conversation, turn)
+    answered = await _route(server, conversation, turn, tools)
+    if answered is not None:
+        await _tell(answered, on_delta)
+        turn.exchanged.append(answered.message)
+        return turn
+    _take_slot(server, conversation, turn, tools)
+    await _answer(server, turn, on_delta)
     return turn
 
 
 async def continue_turn(
-    server: Server, conversation: Conversation, turn: OpenTurn, results: Sequence[Message]
+    server: Server, turn: OpenTurn, results: Sequence[Message], on_delta: OnDelta | None = None
 ) -> None:
     """Send tool results to the slot that called: no route, no summary.
 
     Raises:
         TurnFailed: if the engine call fails.
-        ValueError: if a result answers no pending call.
+        ValueError: if a result answers no pending call, or not all calls are answered.
     """
     accept_results(turn, results)
-    await _answer(server, conversation, turn)
+    await _answer(server, turn, on_delta)
 
 
 def accept_results(turn: OpenTurn, results: Sequence[Message]) -> None:
-    """Add tool results to the turn without asking for a further answer.
+    """Add tool results, and what the user says with them, without asking for a further answer.
 
     Raises:
-        ValueError: if a result answers no pending call.
+        ValueError: if a result answers no pending call, one call is answered twice or not at
+            all.
     """
     pending = {call.id for call in turn.pending_calls}
+    answered: set[str | None] = set()
     for result in results:
+        if result.role != "tool":
+            continue
+        if result.tool_call_id in answered:
+            raise ValueError(f"Two tool results for {result.tool_call_id!r}; send one.")
         if result.tool_call_id not in pending:
             raise ValueError(
                 f"Tool result for {result.tool_call_id!r}, but pending are {sorted(pending)!r}."
             )
+        answered.add(result.tool_call_id)
+    if pending - answered:
+        raise ValueError(f"No tool result for {sorted(pending - answered)!r}; send one for each.")
     turn.exchanged += results
 
 
 async def close_turn(server: Server, conversation: Conversation, turn: OpenTurn) -> Turn:
     """Summarise the finished turn for the other slots and add it to the timeline.
 
-    Raises:
-        TurnFailed: if the summary fails; the timeline is as it was.
+    The client has its answer already, so the turn stands even if no summary can be had:
+    the answer's first words stand in for it.
     """
-    summary = await _hop(
-        server, conversation, turn, "summary",
-        ChatRequest(
-            model=server.names[turn.slot],
-            messages=summary_view(server.profile, turn.view, turn.exchanged),
-            max_tokens=server.profile.max_summary_tokens,
-        ),
-    )  # fmt: skip
-    conversation.timeline.append(
-        Entry(
-            slot=turn.slot,
-            messages=(Message(role="user", content=turn.request), *turn.exchanged),
-            summary=" ".join(summary.message.content.split()),
-        )
+    summary = await summarise(server, turn)
+    conversation.timeline.append(entry_of(turn, summary))
+    return finished(turn)
+
+
+async def summarise(server: Server, turn: OpenTurn) -> str:
+    """Let the slot that answered say in short what the others need to know of the turn."""
+    request = ChatRequest(
+        model=_name(server, turn.slot),
+        messages=summary_view(server.profile, turn.view, turn.exchanged),
+        max_tokens=server.profile.max_summary_tokens,
     )
-    return finished(conversation, turn)
+    try:
+        result = await run_hop(server, turn, "summary", request)
+    except TurnFailed:
+        turn.error = None
+        return clipped_summary(server.profile, turn.exchanged)
+    return " ".join(result.message.content.split())
 
 
-def finished(conversation: Conversation, turn: OpenTurn) -> Turn:
-    """Return the record of a turn, closed or failed."""
+def entry_of(turn: OpenTurn, summary: str) -> Entry:
+    """Return what the timeline keeps of a turn."""
+    user = Message(role="user", content=turn.request)
+    return Entry(slot=turn.slot, messages=(user, *turn.exchanged), summary=summary)
+
+
+def finished(turn: OpenTurn, status: str = "ok") -> Turn:
+    """Return the record of a turn, closed, failed or abandoned."""
     answers = [hop for hop in turn.hops if hop.role == "answer" and hop.status == "ok"]
     last = answers[-1] if answers else None
     return Turn(
         turn_id=turn.turn_id,
         source=SOURCE,
-        conversation_id=conversation.conversation_id,
-        user=conversation.user,
+        conversation_id=turn.conversation_id,
+        user=turn.user,
         position=turn.position,
         request=turn.request,
         answer=last.completion if last else None,
         slot=last.slot if last else None,
         digest=last.digest if last else None,
         decision=turn.decision,
-        status="failed" if turn.error else "ok",
+        status="failed" if turn.error else status,
         error=turn.error,
         hop_ids=tuple(hop.hop_id for hop in turn.hops),
-        response_ids=tuple(hop.response_id for hop in answers if hop.response_id),
+        response_ids=(*turn.response_ids, *(h.response_id for h in answers if h.response_id)),
         started_at=turn.started_at,
         duration_s=round(sum(hop.duration_s for hop in turn.hops), 6),
+        canary=turn.canary,
+        supersedes=turn.supersedes,
     )
 
 
-def _with_handover(profile: Profile, summaries: Sequence[str], text: str) -> Message:
-    before = profile.handover_template.format(summaries=" ".join(summaries)) if summaries else ""
-    return Message(role="user", content=before + text)
+async def _route(
+    server: Server, conversation: Conversation, turn: OpenTurn, tools: Sequence[dict[str, Any]]
+) -> ChatResult | None:
+    """Settle the turn's slot; the answer itself where the router slot gave it meanwhile."""
+    rule = rule_for(server.rules, turn.request)
+    labels = server.profile.labels
+
+    def settled(greedy: str, confidence: float | None) -> dict[str, Any]:
+        settlement = settle(server.router, labels, greedy, confidence, rule, server.rng)
+        return _apply(turn, settlement)
+
+    if (rule is not None and rule.override) or server.router.mode == "rules":
+        greedy = rule.slot if rule is not None else server.profile.router
+        record_route(server, turn, RULES, greedy, 0.0, **settled(greedy, None))
+    elif server.router.mode == "head":
+        await _route_by_head(server, turn, settled)
+    elif server.router.mode == "tool":
+        return await _route_by_tool(server, conversation, turn, tools, settled)
+    else:
+        await _route_by_label(server, turn, settled)
+    return None
 
 
-async def _answer(server: Server, conversation: Conversation, turn: OpenTurn) -> None:
-    answer = await _hop(
-        server, conversation, turn, "answer",
-        ChatRequest(
-            model=server.names[turn.slot],
-            messages=(*turn.view, *turn.exchanged),
-            tools=turn.tools,
-            max_tokens=server.profile.max_answer_tokens,
-        ),
-    )  # fmt: skip
+async def _route_by_label(server: Server, turn: OpenTurn, settled: Any) -> None:
+    profile = server.profile
+    request = ChatRequest(
+        model=server.names[profile.router],
+        messages=route_view(profile, turn.request),
+        max_tokens=24,
+        choices=profile.labels,
+        continue_final=True,
+    )
+
+    def more(result: ChatResult) -> dict[str, Any]:
+        label = result.message.content
+        if label not in profile.labels:
+            return {}
+        return settled(label, result.choice_probability)
+
+    routed = await run_hop(server, turn, "route", request, more=more)
+    if routed.message.content not in profile.labels:
+        turn.error = (
+            f"{routed.served_name!r} routed to {routed.message.content[:40]!r}, not to one of "
+            f"{', '.join(profile.labels)}: the engine ignores constrained decoding."
+        )
+        raise TurnFailed(turn)
+
+
+async def _route_by_head(server: Server, turn: OpenTurn, settled: Any) -> None:
+    if server.head is None:
+        turn.error = "The router is set to 'head', but the slot table names none."
+        raise TurnFailed(turn)
+    started = time.monotonic()
+    try:
+        hidden = await (server.embed or server.engine.embed)(turn.request)
+        chances = server.head.probabilities(hidden)
+    except (EngineRefused, EngineUnavailable, HiddenStateInvalid) as problem:
+        turn.error = str(problem)
+        raise TurnFailed(turn) from problem
+    legal = {label: chances.get(label, 0.0) for label in server.profile.labels}
+    greedy = max(legal, key=lambda label: legal[label])
+    fields = settled(greedy, legal[greedy])
+    record_route(server, turn, server.head.name, greedy, time.monotonic() - started, **fields)
+
+
+async def _route_by_tool(
+    server: Server,
+    conversation: Conversation,
+    turn: OpenTurn,
+    tools: Sequence[dict[str, Any]],
+    settled: Any,
+) -> ChatResult | None:
+    """Let the router slot answer, or call `change_model`; only the call is explicit.
+
+    Its answer is held back until it is whole: whether it is one shows only then.
+    """
+    profile = server.profile
+    _take_slot(server, conversation, turn, tools)
+    request = _answer_request(server, turn)
+    request = replace(request, tools=(*request.tools, change_model_tool(profile)))
+
+    def more(result: ChatResult) -> dict[str, Any]:
+        answered = True
+        try:
+            chosen = chosen_by_tool(result.message, profile.labels)
+        except ChoiceInvalid:
+            chosen, answered = None, False
+        fields = settled(chosen or profile.router, None)
+        answered = answered and chosen is None and turn.slot == profile.router
+        return fields | {"role": "answer" if answered else "route"}
+
+    result = await run_hop(server, turn, "answer", request, more=more)
+    return result if turn.hops[-1].role == "answer" else None
+
+
+def _apply(turn: OpenTurn, settlement: Settled) -> dict[str, Any]:
+    turn.slot, turn.decision = settlement.slot, settlement.decision
+    fields: dict[str, Any] = {"propensity": settlement.propensity}
+    if settlement.confidence is not None:
+        fields["confidence"] = settlement.confidence
+    return fields
+
+
+def _take_slot(
+    server: Server, conversation: Conversation, turn: OpenTurn, tools: Sequence[dict[str, Any]]
+) -> None:
+    offers = turn.slot != BASE_SLOT and server.profile.slot(turn.slot).offers_tools
+    turn.tools = tuple(tools) if offers else ()
+    turn.view = own_view(server.profile, conversation, turn.slot, turn.request)
+    turn.canary = turn.slot in server.canaries
+
+
+def _name(server: Server, slot: str) -> str:
+    return server.base_name if slot == BASE_SLOT else server.names[slot]
+
+
+def _answer_request(server: Server, turn: OpenTurn) -> ChatRequest:
+    options = turn.options
+    if not turn.tools:
+        about_tools = ("tool_choice", "parallel_tool_calls")
+        options = {k: v for k, v in options.items() if k not in about_tools}
+    return ChatRequest(
+        model=_name(server, turn.slot),
+        messages=(*turn.view, *turn.exchanged),
+        tools=turn.tools,
+        max_tokens=turn.max_tokens or server.profile.max_answer_tokens,
+        options=options,
+    )
+
+
+async def _answer(server: Server, turn: OpenTurn, on_delta: OnDelta | None) -> None:
+    answer = await run_hop(server, turn, "answer", _answer_request(server, turn), on_delta)
     turn.exchanged.append(answer.message)
 
 
-async def _hop(
-    server: Server, conversation: Conversation, turn: OpenTurn, role: HopRole, request: ChatRequest
-) -> ChatResult:
-    started_at = turn.started_at + timedelta(seconds=sum(hop.duration_s for hop in turn.hops))
-    result, error = None, None
-    try:
-        result = await server.engine.chat(request)
-    except (EngineRefused, EngineUnavailable) as problem:
-        error = problem
-    params: dict[str, Any] = {"max_tokens": request.max_tokens, "temperature": request.temperature}
-    if request.choices:
-        params["choices"] = list(request.choices)
-    hop = Hop(
-        source=SOURCE,
-        conversation_id=conversation.conversation_id,
-        turn_id=turn.turn_id,
-        user=conversation.user,
-        seq=turn.position * 100 + len(turn.hops),
-        role=role,
-        model=request.model,
-        served_name=result.served_name if result else None,
-        messages=request.messages,
-        tools=json.dumps(list(request.tools), ensure_ascii=False),
-        params=canonical_json(params),
-        completion=result.message if result else None,
-        response_id=result.response_id if result else None,
-        finish_reason=result.finish_reason if result else None,
-        status="ok" if result else "engine_error",
-        error=str(error) if error else None,
-        confidence=result.choice_probability if result else None,
-        propensity=1.0 if role == "route" and result else None,
-        prompt_tokens=result.prompt_tokens if result else None,
-        completion_tokens=result.completion_tokens if result else None,
-        cached_tokens=result.cached_tokens if result else None,
-        prompt_token_ids=result.prompt_token_ids if result else None,
-        completion_token_ids=result.completion_token_ids if result else None,
-        started_at=started_at,
-        duration_s=round(result.duration_s, 6) if result else 0.0,
-        harness_digest=server.profile.digest,
+async def _tell(answer: ChatResult, on_delta: OnDelta | None) -> None:
+    """Hand over an answer that was held back, in one piece."""
+    if on_delta is None:
+        return
+    calls = tuple(
+        CallDelta(n, call.id, call.name, call.arguments)
+        for n, call in enumerate(answer.message.tool_calls)
     )
-    turn.hops.append(hop)
-    if result is None:
-        turn.error = str(error)
-        raise TurnFailed(turn) from error
-    return result
+    await on_delta(Delta(answer.message.content, answer.reasoning, calls))

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from serving.records import Message, canonical_json
+from serving.records import NO_KEY, Message, canonical_json
 
 _SLACK = timedelta(milliseconds=50)
 _CLOSED_WITHIN = timedelta(minutes=10)
-NO_KEY = "no-routing-key"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from promotion.suites.task import Task
 from promotion.suites.world import MAKERS, make_tasks
 from serving.records import Message, content_id
 from serving.slots import Profile
-from serving.turn import Conversation, own_view, route_view, summary_view
+from serving.own_view import Conversation, own_view, route_view, summary_view
 from traces.verifiers.check import Check
 from traces.verifiers.short_answer import check_short_answer
 

@@ -20,7 +20,7 @@ from promotion.suites.world import make_tasks
 from serving.engine import ChatRequest
 from serving.openai_engine import OpenAIEngine
 from serving.slots import load_profile
-from serving.turn import Conversation, own_view
+from serving.own_view import Conversation, own_view
 
 pytestmark = [
     pytest.mark.vllm,

@@ -9,7 +9,7 @@ import pytest
 
 from serving.errors import MolError
 from serving.slots import DEFAULT_PROFILE, ProfileInvalid, UnknownSlot, load_profile
-from serving.turn import route_view
+from serving.own_view import route_view
 
 TEXT = DEFAULT_PROFILE.read_text()
 

@@ -13,23 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import make_tiny_tokenizer
 
-from serving.engine import ChatRequest, ChatResult
+from serving.engine import ChatRequest, ChatResult, OnDelta
 from serving.errors import EngineRefused, EngineUnavailable
+from serving.hops import Server, TurnFailed
+from serving.own_view import Conversation, Entry, own_view
 from serving.records import Message, ToolCall
 from serving.slots import load_profile
 from serving.template import render_text
-from serving.turn import (
-    Conversation,
-    Entry,
-    Server,
-    TurnFailed,
-    accept_results,
-    close_turn,
-    continue_turn,
-    finished,
-    own_view,
-    start_turn,
-)
+from serving.turn import accept_results, close_turn, continue_turn, finished, start_turn
 
 PROFILE = load_profile()
 NAMES = {slot: f"{slot}@{n}a9c1d2e4b5f" for n, slot in enumerate(PROFILE.labels)}
@@ -45,7 +36,7 @@ class Script:
     answers: list[Message | str | BaseException]
     asked: list[ChatRequest] = field(default_factory=list)
 
-    async def chat(self, request: ChatRequest) -> ChatResult:
+    async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         self.asked.append(request)
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
@@ -175,7 +166,7 @@ def test_tool_results_stick_to_the_slot_that_called() -> None:
     async def run():
         turn = await start_turn(server, conversation, "Timer!", [TOOL])
         assert turn.pending_calls == CALL.tool_calls
-        await continue_turn(server, conversation, turn, [DONE])
+        await continue_turn(server, turn, [DONE])
         assert turn.pending_calls == ()
         return turn, await close_turn(server, conversation, turn)
 
@@ -215,7 +206,7 @@ def test_a_result_of_an_unknown_call_is_refused_and_changes_nothing() -> None:
         turn = await start_turn(server, conversation, "Timer!", [TOOL])
         stranger = DONE.model_copy(update={"tool_call_id": "k2"})
         with pytest.raises(ValueError, match=r"'k2', but pending are \['k1'\]"):
-            await continue_turn(server, conversation, turn, [DONE, stranger])
+            await continue_turn(server, turn, [DONE, stranger])
         assert turn.exchanged == [CALL]
 
     asyncio.run(run())
@@ -224,18 +215,18 @@ def test_a_result_of_an_unknown_call_is_refused_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("error", [EngineRefused("no (500)"), EngineUnavailable("gone")])
-@pytest.mark.parametrize("calls_before", [0, 1, 2])
+@pytest.mark.parametrize("calls_before", [0, 1])
 def test_a_failed_call_leaves_the_timeline_and_a_record(calls_before: int, error) -> None:
     conversation = Conversation("c")
     take(serve("L0", "first", "summary")[1], conversation, "Hello")
     before = list(conversation.timeline)
-    script, server = serve(*["L2", "answer", "summary"][:calls_before], error)
+    script, server = serve(*["L2"][:calls_before], error)
 
     with pytest.raises(TurnFailed) as failure:
         take(server, conversation, "Write f.")
 
-    open_turn = failure.value.args[0]
-    turn = finished(conversation, open_turn)
+    open_turn = failure.value.turn
+    turn = finished(open_turn)
     assert conversation.timeline == before
     assert len(open_turn.hops) == calls_before + 1
     last = open_turn.hops[-1]
@@ -244,6 +235,20 @@ def test_a_failed_call_leaves_the_timeline_and_a_record(calls_before: int, error
     assert (turn.status, turn.error) == ("failed", str(error))
     assert turn.hop_ids == tuple(hop.hop_id for hop in open_turn.hops)
     assert turn.position == 1
+
+
+@pytest.mark.parametrize("error", [EngineRefused("no (500)"), EngineUnavailable("gone")])
+def test_a_delivered_turn_stands_without_a_summary_its_first_words_do(error) -> None:
+    conversation = Conversation("c")
+    _, server = serve("L2", "one  two\nthree " + "word " * 300, error)
+
+    turn = take(server, conversation, "Write f.")
+
+    (entry,) = conversation.timeline
+    assert entry.summary.startswith("one two three word")
+    assert len(entry.summary.split()) <= PROFILE.max_summary_tokens
+    assert (turn.status, turn.error) == ("ok", None)
+    assert len(turn.hop_ids) == 3
 
 
 def test_a_failed_turn_is_not_seen_by_the_next() -> None:
@@ -267,7 +272,7 @@ def test_a_router_that_names_no_slot_fails_the_turn() -> None:
     with pytest.raises(TurnFailed) as failure:
         take(server, conversation, "Write f.")
 
-    turn = finished(conversation, failure.value.args[0])
+    turn = finished(failure.value.turn)
     assert turn.status == "failed"
     assert "'I would say L2', not to one of L0, L1, L2, L3" in str(turn.error)
     assert conversation.timeline == []

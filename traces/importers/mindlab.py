@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from serving.records import (
+    NO_KEY,
     Feedback,
     FeedbackKind,
     Hop,
@@ -107,7 +108,7 @@ def _hop(record: dict[str, Any], prompt: str | None) -> Hop:
     ts = float(record["ts"])
     return Hop(
         source=SOURCE,
-        conversation_id=str(headers.get(_KEY_HEADER) or "no-routing-key"),
+        conversation_id=str(headers.get(_KEY_HEADER) or NO_KEY),
         user=request.get("user"),
         seq=int(record.get("seq") or ts * 1_000_000),
         role=_role(headers, request, messages, prompt),

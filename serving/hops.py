@@ -1,0 +1,267 @@
+"""One hop: an engine call made for a turn, tried again where that is safe, and recorded.
+
+In: the server in force and the open turn. Out: the engine's answer, and a `Hop` in
+`turn.hops` for every attempt, also the failed one; a later attempt says which one it
+supersedes.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from serving.config import RouterConfig
+from serving.engine import ChatRequest, ChatResult, Delta, Engine, OnDelta
+from serving.errors import BrokenAnswer, EngineRefused, EngineUnavailable
+from serving.head import RouterHead
+from serving.records import (
+    Decision,
+    Hop,
+    HopRole,
+    HopStatus,
+    Message,
+    ToolCall,
+    canonical_json,
+    content_id,
+)
+from serving.slots import Profile
+
+SOURCE = "mol"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """An engine with the profile and the versions in force for one turn."""
+
+    engine: Engine
+    profile: Profile
+    names: Mapping[str, str]
+    """Slot to the name the engine serves its version under."""
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    router: RouterConfig = RouterConfig()
+    rules: tuple[tuple[str, str], ...] = ()
+    """Slot and its routing rule, in the slot table's order."""
+    head: RouterHead | None = None
+    """The trained router, for mode `head`."""
+    embed: Callable[[str], Any] | None = None
+    """Asks for the base's hidden state of a text; None asks the engine."""
+    base_name: str = "base"
+    canaries: frozenset[str] = frozenset()
+    """Slots whose name is a canary's."""
+    attempts: int = 1
+    """Tries of a call that got no answer at all."""
+    hop_timeout_s: float | None = None
+    rng: random.Random = field(default_factory=random.Random)
+    """Draws the explored turns."""
+    on_hop: Callable[[Hop], None] = lambda hop: None
+    """Told of every hop as soon as it ended."""
+
+    def harness_digest(self, tools: tuple[dict[str, Any], ...] = ()) -> str:
+        """Return the digest of all that shapes a hop beside its messages: prompts, router, tools.
+
+        The profile's own where the router is the plain one and no tools are offered.
+        """
+        return _harness_digest(self.profile, self.router, json.dumps(tools))
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A turn in progress."""
+
+    turn_id: str
+    conversation_id: str
+    user: str | None
+    request: str
+    slot: str
+    decision: Decision
+    started_at: datetime
+    position: int
+    view: tuple[Message, ...] = ()
+    """The adapter's own view up to and including the user's text."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """Those the slot is offered."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The client's sampling fields, for answer hops."""
+    max_tokens: int | None = None
+    """The client's limit for an answer; None is the profile's."""
+    supersedes: str | None = None
+    """Turn that the client asked again."""
+    exchanged: list[Message] = field(default_factory=list)
+    """Answers and tool results of this turn, in order."""
+    hops: list[Hop] = field(default_factory=list)
+    response_ids: list[str] = field(default_factory=list)
+    """Ids under which the client got the turn's answers."""
+    error: str | None = None
+    canary: bool = False
+
+    @property
+    def pending_calls(self) -> tuple[ToolCall, ...]:
+        """Tool calls that wait for their results."""
+        if self.exchanged and self.exchanged[-1].role == "assistant":
+            return self.exchanged[-1].tool_calls
+        return ()
+
+
+class TurnFailed(Exception):
+    """An engine call of a turn failed; the hop is recorded and the timeline unchanged."""
+
+    def __init__(self, turn: OpenTurn) -> None:
+        super().__init__(turn)
+        self.turn = turn
+
+
+async def run_hop(
+    server: Server,
+    turn: OpenTurn,
+    role: HopRole,
+    request: ChatRequest,
+    on_delta: OnDelta | None = None,
+    more: Callable[[ChatResult], dict[str, Any]] = lambda result: {},
+) -> ChatResult:
+    """Ask the engine and record the hop; `more` adds fields that follow from the answer.
+
+    A call that failed before its first piece is tried again, on another replica if there
+    is one.
+
+    Raises:
+        TurnFailed: if the last attempt fails.
+    """
+    started: list[Delta] = []
+
+    async def watched(delta: Delta) -> None:
+        started.append(delta)
+        assert on_delta is not None
+        await on_delta(delta)
+
+    supersedes: str | None = None
+    request = replace(request, affinity=turn.conversation_id, timeout_s=server.hop_timeout_s)
+    for attempt in range(server.attempts):
+        request = replace(request, attempt=attempt)
+        hop = _Draft(server, turn, role, request, supersedes)
+        try:
+            result = await server.engine.chat(request, watched if on_delta else None)
+        except (EngineRefused, EngineUnavailable) as problem:
+            failed = hop.failed(problem)
+            last = attempt + 1 == server.attempts
+            if last or started or isinstance(problem, EngineRefused):
+                turn.error = str(problem)
+                raise TurnFailed(turn) from problem
+            supersedes = failed.hop_id
+        except asyncio.CancelledError:
+            hop.record("abandoned", error="the client left before the answer was whole")
+            raise
+        else:
+            hop.record("ok", result, **more(result))
+            return result
+    raise AssertionError("the last attempt returns or raises")
+
+
+def record_route(
+    server: Server, turn: OpenTurn, model: str, label: str, duration_s: float, **fields: Any
+) -> None:
+    """Record a route that no language model made: a rule's or the head's."""
+    request = ChatRequest(model=model, messages=(Message(role="user", content=turn.request),))
+    result = ChatResult(
+        response_id="",
+        served_name=model,
+        message=Message(role="assistant", content=label),
+        finish_reason="stop",
+        prompt_tokens=0,
+        completion_tokens=0,
+        duration_s=duration_s,
+    )
+    draft = _Draft(server, turn, "route", request, None)
+    draft.record("ok", result, response_id=None, params=canonical_json({}), **fields)
+
+
+class _Draft:
+    """A hop being asked for."""
+
+    def __init__(
+        self, server: Server, turn: OpenTurn, role: HopRole, request: ChatRequest,
+        supersedes: str | None,
+    ) -> None:  # fmt: skip
+        self.server, self.turn, self.role, self.request = server, turn, role, request
+        self.supersedes = supersedes
+        # A simulated clock stands still during a turn; durations are measured all the same.
+        by_hops = turn.started_at + timedelta(seconds=sum(h.duration_s for h in turn.hops))
+        self.started_at = max(server.clock(), by_hops)
+        self.asked_at = time.monotonic()
+
+    def failed(self, problem: EngineRefused | EngineUnavailable) -> Hop:
+        broken = isinstance(problem, BrokenAnswer)
+        partial = problem.partial if isinstance(problem, BrokenAnswer) else None
+        status: HopStatus = "broken_stream" if broken else "engine_error"
+        return self.record(status, partial, error=str(problem), finish_reason=None)
+
+    def record(self, status: HopStatus, result: ChatResult | None = None, **fields: Any) -> Hop:
+        server, turn, request = self.server, self.turn, self.request
+        duration_s = result.duration_s if result else time.monotonic() - self.asked_at
+        values: dict[str, Any] = {
+            "source": SOURCE,
+            "conversation_id": turn.conversation_id,
+            "turn_id": turn.turn_id,
+            "user": turn.user,
+            "seq": turn.position * 100 + len(turn.hops),
+            "role": self.role,
+            "model": request.model,
+            "messages": request.messages,
+            "tools": json.dumps(list(request.tools), ensure_ascii=False),
+            "params": canonical_json(_params(request)),
+            "status": status,
+            "started_at": self.started_at,
+            "duration_s": round(duration_s, 6),
+            "harness_digest": server.harness_digest(request.tools),
+            "harness_version": harness_version(),
+            "canary": request.model.split("@", 1)[0] in server.canaries,
+            "supersedes": self.supersedes,
+        }
+        if result is not None:
+            values |= {
+                "served_name": result.served_name,
+                "completion": result.message,
+                "reasoning": result.reasoning or None,
+                "response_id": result.response_id,
+                "finish_reason": result.finish_reason,
+                "confidence": result.choice_probability,
+                "prompt_tokens": result.prompt_tokens,
+                "completion_tokens": result.completion_tokens,
+                "cached_tokens": result.cached_tokens,
+                "prompt_token_ids": result.prompt_token_ids,
+                "completion_token_ids": result.completion_token_ids,
+                "ttft_s": result.ttft_s,
+            }
+        hop = Hop(**values | fields)
+        turn.hops.append(hop)
+        server.on_hop(hop)
+        return hop
+
+
+@cache
+def harness_version() -> str:
+    """Return this program's name and version, as hops carry it."""
+    try:
+        return f"mol-loop/{version('mol-loop')}"
+    except PackageNotFoundError:
+        return "mol-loop/unknown"
+
+
+@cache
+def _harness_digest(profile: Profile, router: RouterConfig, tools: str) -> str:
+    if router == RouterConfig() and tools == "[]":
+        return profile.digest
+    return content_id([profile.digest, router.model_dump(mode="json"), tools])
+
+
+def _params(request: ChatRequest) -> dict[str, Any]:
+    params = {"max_tokens": request.max_tokens, "temperature": request.temperature}
+    params |= request.options
+    if request.choices:
+        params["choices"] = list(request.choices)
+    return params
