@@ -9,8 +9,16 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from serving.disk import write_atomic
 from serving.errors import MolError
-from serving.records import SCHEMA_VERSION, SLOT_PATTERN, Record, parse_adapter_name, short_digest
+from serving.records import (
+    SCHEMA_VERSION,
+    SLOT_PATTERN,
+    Record,
+    canonical_json,
+    parse_adapter_name,
+    short_digest,
+)
 from serving.slots import Profile, Slot
 
 SlotRole = Literal["router", "expert", "head"]
@@ -134,6 +142,20 @@ def parse_slot_file(data: bytes, called: str = "The slot table") -> SlotFile:
         raise SlotTableInvalid(
             f"{called}: {field}: {first['msg']}{shown}. 'flows slots list' writes a right one."
         ) from error
+
+
+def slot_file_bytes(table: SlotFile) -> bytes:
+    """Return a slot table as it is written."""
+    return (canonical_json(table.model_dump(mode="json")) + "\n").encode()
+
+
+def write_slot_file(path: Path, table: SlotFile) -> None:
+    """Write a slot table as a whole.
+
+    Raises:
+        DiskFull: if it could not be stored; the file is as it was.
+    """
+    write_atomic(path, slot_file_bytes(table))
 
 
 def effective_profile(profile: Profile, table: SlotFile) -> Profile:
