@@ -20,6 +20,8 @@ NO_ROUTE = "no route hop"
 ROUTE_UNVERIFIED = "route not verified"
 ROUTE_NOT_FOLLOWED = "route not followed"
 RIGHT_SLOT_UNKNOWN = "right slot unknown"
+NOT_CHOSEN = "slot not chosen by a router"
+EXPLORED = "explored and failed"
 
 # Hops
 HOP_FAILED = "hop failed or abandoned"
