@@ -66,6 +66,8 @@ class Asked:
     headers: dict[str, str]
     """Names in lower case."""
     raw: bytes
+    port: int
+    """The client's: requests of one port came over one connection."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -128,7 +130,8 @@ class StubEngine:
 
     async def _note(self, request: web.Request) -> Asked:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        asked = Asked(request.method, request.path, headers, await request.read())
+        port = request.get_extra_info("peername", (HOST, 0))[1]
+        asked = Asked(request.method, request.path, headers, await request.read(), port)
         self.requests.append(asked)
         return asked
 
