@@ -15,23 +15,26 @@ class CallLedger:
 
     def __init__(self, *, may_answer_unseen: bool = False) -> None:
         """`may_answer_unseen`: the calls may be in an earlier answer that the server keeps."""
+        self._in_message: set[str] = set()
         self._open: set[str] = set()
         self._answered: set[str] = set()
         self._may_answer_unseen = may_answer_unseen
 
-    def called(self, ids: Sequence[str], where: Sequence[str]) -> None:
-        """Note the calls of one assistant message.
+    def new_message(self) -> None:
+        """Note that the calls that follow are those of another assistant message."""
+        self._in_message = set()
+
+    def called(self, call_id: str, param: str) -> None:
+        """Note a call.
 
         Raises:
-            RequestInvalid: if two of them have one id.
+            RequestInvalid: if its message has another of the same id.
         """
-        seen: set[str] = set()
-        for call_id, param in zip(ids, where, strict=True):
-            if call_id in seen:
-                raise refused(param, f"is {shown(call_id)}, as is that of an earlier call.")
-            seen.add(call_id)
-        self._open |= seen
-        self._answered -= seen
+        if call_id in self._in_message:
+            raise refused(param, f"is {shown(call_id)}, as is that of an earlier call.")
+        self._in_message.add(call_id)
+        self._open.add(call_id)
+        self._answered.discard(call_id)
 
     def answered(self, call_id: str, param: str) -> None:
         """Note a tool result.

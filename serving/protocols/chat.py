@@ -309,8 +309,9 @@ def _conversation(items: list[Any]) -> tuple[list[str], tuple[Message, ...]]:
                 messages.append(Message(role="user", content=text))
             case AssistantMessage():
                 calls = item.tool_calls or []
-                paths = [f"messages.{at}.tool_calls.{i}.id" for i in range(len(calls))]
-                ledger.called([call.id for call in calls], paths)
+                ledger.new_message()
+                for index, call in enumerate(calls):
+                    ledger.called(call.id, f"messages.{at}.tool_calls.{index}.id")
                 messages.append(Message(role="assistant", content=text, tool_calls=_calls(calls)))
             case ToolMessage():
                 ledger.answered(item.tool_call_id, f"messages.{at}.tool_call_id")
