@@ -177,7 +177,7 @@ class RouterHead:
 
     def batch(self, hidden_B_D: Floats) -> npt.NDArray[np.float64]:
         """Return the probabilities of many hidden states, one row each, in order of labels."""
-        x_B_D = (hidden_B_D - self._mean) / self._std
+        x_B_D = (unit(hidden_B_D) - self._mean) / self._std
         for n, (weight, bias) in enumerate(self._layers):
             x_B_D = x_B_D @ weight.T + bias
             if n < 2:
@@ -186,6 +186,13 @@ class RouterHead:
         powers_B_K = np.exp(logits_B_K - logits_B_K.max(axis=1, keepdims=True))
         result: npt.NDArray[np.float64] = powers_B_K / powers_B_K.sum(axis=1, keepdims=True)
         return result
+
+
+def unit(hidden_B_D: Floats) -> Floats:
+    """Bring hidden states to length one, as some embedding servers do before they answer."""
+    length_B = np.linalg.norm(hidden_B_D.astype(np.float64), axis=1, keepdims=True)
+    scaled: Floats = (hidden_B_D / np.maximum(length_B, 1e-12)).astype(np.float32)
+    return scaled
 
 
 def parameter_count(dims: int, width: int, labels: int) -> int:

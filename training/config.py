@@ -33,3 +33,27 @@ class TrainConfig(BaseModel):
     """Initial weights and row order; the same seed gives the same bytes on one CPU."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads; None leaves torch's choice."""
+
+
+class HeadConfig(BaseModel):
+    """Settings of training a router head."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(default=256, ge=1, le=256)
+    """Of the two hidden layers; narrower where the base's hidden state is so large that the
+    head would have a million parameters."""
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    """Of AdamW, without a schedule: early stopping ends the training."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Of AdamW."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Of the two hidden layers, in training only."""
+    batch_size: int = Field(default=64, ge=1)
+    """Rows a weight update."""
+    epochs: int = Field(default=200, ge=1)
+    """Passes over the rows at most."""
+    patience: int = Field(default=20, ge=1)
+    """Passes without a lower validation loss after which training stops."""
+    min_rows: int = Field(default=32, ge=2)
+    """Fewer training rows than this and no head is trained."""

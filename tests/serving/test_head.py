@@ -76,7 +76,8 @@ def test_probabilities_are_those_of_the_network_in_torch(head, folder):
 
     arrays = {n: torch.from_numpy(a) for n, a in load_file(folder / WEIGHTS_NAME).items()}
     hidden = np.random.default_rng(1).normal(size=5)
-    x = (torch.tensor(hidden, dtype=torch.float32) - arrays["mean"]) / arrays["std"]
+    x = torch.nn.functional.normalize(torch.tensor(hidden, dtype=torch.float32), dim=0)
+    x = (x - arrays["mean"]) / arrays["std"]
     for n in range(3):
         x = torch.nn.functional.linear(x, arrays[f"layers.{n}.weight"], arrays[f"layers.{n}.bias"])
         x = x if n == 2 else x.relu()
@@ -89,6 +90,12 @@ def test_probabilities_are_those_of_the_network_in_torch(head, folder):
 
 def test_huge_hidden_states_give_probabilities_still(head):
     assert sum(head.probabilities([1e30, -1e30, 1e30, 0.0, 1.0]).values()) == pytest.approx(1.0)
+
+
+def test_a_server_that_normalises_its_embeddings_gets_the_same_answers(head):
+    hidden = np.random.default_rng(2).normal(size=5)
+    found = head.probabilities((hidden / np.linalg.norm(hidden)).tolist())
+    assert found == pytest.approx(head.probabilities(hidden.tolist()), rel=1e-5)
 
 
 def test_a_loaded_head_answers_as_the_saved_one(head, folder):
