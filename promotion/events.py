@@ -3,20 +3,34 @@
 All functions work inside the caller's transaction.
 """
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
 from promotion.state import GENESIS, Event, EventKind, SlotState
 from promotion.tables import CorruptRegistry, events_table, slots_table, utc_text
 from serving.records import canonical_json
+from serving.slot_table import SlotTraits
 
 
 def append_event(
-    connection: sa.Connection, state: SlotState, kind: EventKind, report_key: str | None
+    connection: sa.Connection,
+    state: SlotState,
+    kind: EventKind,
+    report_key: str | None,
+    *,
+    traits: SlotTraits | None = None,
+    judged_by: str | None = None,
 ) -> Event:
     """Add the event that left a slot in this state."""
+    payload: dict[str, Any] = {"state": state.model_dump(mode="json")}
+    if traits is not None:
+        payload["traits"] = traits.model_dump(mode="json")
+    if judged_by is not None:
+        payload["report"] = judged_by
     newest = sa.select(events_table).order_by(events_table.c.seq.desc()).limit(1)
     last = connection.execute(newest).one_or_none()
     event = Event(
@@ -24,7 +38,7 @@ def append_event(
         at=datetime.now(UTC),
         slot=state.slot,
         kind=kind,
-        payload=canonical_json({"state": state.model_dump(mode="json")}),
+        payload=canonical_json(payload),
         report_key=report_key,
         previous_hash=last.hash if last else GENESIS,
         hash="",
@@ -57,6 +71,7 @@ def verify_events(connection: sa.Connection) -> int:
         CorruptRegistry: naming the first event or slot that is not as written.
     """
     last: dict[str, SlotState] = {}
+    traits: dict[str, Any] = {}
     previous_hash, count = GENESIS, 0
     for count, event in enumerate(read_events(connection), start=1):
         before = last[event.slot].generation if event.slot in last else 0
@@ -68,10 +83,15 @@ def verify_events(connection: sa.Connection) -> int:
         ):
             raise _tampered(f"event {event.seq!r} of slot {event.slot!r}")
         last[event.slot], previous_hash = event.state, event.hash
+        said = json.loads(event.payload).get("traits")
+        traits |= {event.slot: said} if said is not None else {}
     for row in connection.execute(sa.select(slots_table)):
-        state = SlotState(**row._mapping)
-        if state != last.get(state.slot, SlotState.new(state.slot)):
-            raise _tampered(f"slot {state.slot!r} at generation {state.generation!r}")
+        slot, fields = row.slot, row._mapping
+        state = last.get(slot, SlotState.new(slot)).model_dump()
+        # A slot that was only declared, or never configured, has its traits from the profile.
+        expected = state | traits.get(slot, {})
+        if any((fields[k] or None) != (v or None) for k, v in expected.items()):
+            raise _tampered(f"slot {slot!r} at generation {row.generation!r}")
     return count
 
 

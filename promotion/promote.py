@@ -10,11 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from promotion.gate import GateReport
-from promotion.registry import PromotionRefused, Registry
+from promotion.registry import Registry
+from promotion.slot_rows import PromotionRefused
 from promotion.state import BASE, Change, SlotState
 from serving.disk import write_atomic
-from serving.records import Record, canonical_json
-from serving.slot_table import SlotEntry, SlotFile, SlotTableInvalid, read_slot_file
+from serving.records import Record
+from serving.slot_table import (
+    SlotEntry,
+    SlotFile,
+    SlotTableInvalid,
+    SlotTraits,
+    read_slot_file,
+    slot_file_bytes,
+)
 
 Verify = Callable[[Path], object]
 """Raises if the adapter folder is not what its digest says or cannot be served."""
@@ -73,9 +81,9 @@ def rollback(
     """
     with Registry.open(registry_url or home) as registry:
         state = registry.slot(slot)
-        history = registry.history(slot)
+        events = registry.events(slot)
         exported = {entry.slot: entry.generation for entry in read_slots(home).slots}
-        if history and history[-1].by == "rollback" and exported.get(slot) != state.generation:
+        if events and events[-1].kind == "rollback" and exported.get(slot) != state.generation:
             change = Change(state=state, changed=False)
         else:
             if state.previous not in (None, BASE):
@@ -96,7 +104,7 @@ def export_slots(home: Path, registry: Registry) -> Path:
     """
     path = home / "slots.json"
     while True:
-        content = _content(registry)
+        content = slot_file_bytes(slot_table(registry))
         if path.is_file() and path.read_bytes() == content:
             return path
         write_atomic(path, content)
@@ -110,18 +118,25 @@ def read_slots(home: Path) -> SlotFile:
         return SlotFile(slots=())
 
 
-def _content(registry: Registry) -> bytes:
-    entries = tuple(_entry(registry, state) for state in registry.slots())
-    return (canonical_json(SlotFile(slots=entries).model_dump(mode="json")) + "\n").encode()
+def slot_table(registry: Registry) -> SlotFile:
+    """Return the slot table that the registry stands for."""
+    states = registry.slots()  # first, so that no slot is added between the two
+    traits = registry.traits()
+    return SlotFile(slots=tuple(_entry(registry, s, traits[s.slot]) for s in states))
 
 
-def _entry(registry: Registry, state: SlotState) -> SlotEntry:
+def _entry(registry: Registry, state: SlotState, traits: SlotTraits) -> SlotEntry:
     return SlotEntry(
+        **traits.model_dump(),
         slot=state.slot,
         champion=state.champion_name,
         digest=state.champion,
         path=registry.version(state.champion).path if state.champion else None,
         previous=state.previous_name,
+        canary=state.canary_name,
+        canary_digest=state.canary,
+        canary_path=registry.version(state.canary).path if state.canary else None,
+        canary_percent=state.canary_percent,
         generation=state.generation,
     )
 

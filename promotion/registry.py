@@ -6,38 +6,42 @@ transaction with an event whose hash covers the event before it. A promotion
 needs a gate report that passed for exactly this champion and this challenger.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import sqlalchemy as sa
 
-from promotion.events import append_event, event_of_report, read_events, verify_events
+from promotion.events import read_events, verify_events
 from promotion.gate import GateReport
+from promotion.slot_rows import (
+    PromotionRefused,
+    add_row,
+    check_generation,
+    check_report,
+    declare_rows,
+    slot_row,
+    state_in,
+    state_of,
+    swap,
+    traits_in,
+    version_of,
+    version_row,
+)
 from promotion.state import (
     BASE,
+    CHAMPION_MOVES,
     Change,
     Event,
-    EventKind,
     RegisteredVersion,
     SlotState,
     Tenure,
 )
-from promotion.tables import (
-    Database,
-    prefix_query,
-    slots_table,
-    utc_text,
-    versions_query,
-    versions_table,
-)
+from promotion.tables import Database, prefix_query, slots_table, versions_query, versions_table
 from serving.errors import MolError
-from serving.records import parse_adapter_name, short_digest
-
-
-class UnknownSlot(MolError, LookupError):
-    """No slot of this name was declared."""
+from serving.records import parse_adapter_name
+from serving.slot_table import SlotTraits
 
 
 class UnknownAdapter(MolError, LookupError):
@@ -46,14 +50,6 @@ class UnknownAdapter(MolError, LookupError):
 
 class VersionConflict(MolError, ValueError):
     """A digest is registered already with other content."""
-
-
-class PromotionRefused(MolError, RuntimeError):
-    """The slot's champion may not be replaced like this; nothing has changed."""
-
-
-class StaleGeneration(PromotionRefused):
-    """The slot changed since it was looked at."""
 
 
 class NoPrevious(MolError, RuntimeError):
@@ -67,10 +63,10 @@ class Registry:
         self._database = database
 
     @classmethod
-    def open(cls, where: Path | str, slots: Iterable[str] = ()) -> Self:
+    def open(cls, where: Path | str, slots: Iterable[str] | Mapping[str, SlotTraits] = ()) -> Self:
         """Open or create the registry of a home folder, or of a database URL.
 
-        `slots` are declared if they are new.
+        `slots` are declared if they are new, with what they are for where it is told.
 
         Raises:
             CorruptRegistry: if it is not a registry.
@@ -94,17 +90,54 @@ class Registry:
         """Close all connections."""
         self._database.close()
 
-    def declare(self, slots: Iterable[str]) -> None:
-        """Make slots known; those that are known already stay as they are."""
-        known = {state.slot for state in self.slots()}
-        missing = [name for name in dict.fromkeys(slots) if name not in known]
-        if not missing:
-            return
+    def declare(self, slots: Iterable[str] | Mapping[str, SlotTraits]) -> None:
+        """Make slots known; what is known about them already stays as it is."""
+        told = slots if isinstance(slots, Mapping) else dict.fromkeys(slots)
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(slots_table.c.slot, slots_table.c.role))
+            known = {row.slot: row.role for row in rows}
+        news = {
+            name: traits
+            for name, traits in told.items()
+            if name not in known or (known[name] is None and traits is not None)
+        }
+        if news:
+            with self._database.writing() as connection:
+                declare_rows(connection, news)
+
+    def add(self, slot: str, traits: SlotTraits) -> Change:
+        """Add a slot that serves the base until a version is promoted in it.
+
+        Raises:
+            SlotInvalid: if there is one of that name, or the name is none.
+        """
         with self._database.writing() as connection:
-            known = set(connection.scalars(sa.select(slots_table.c.slot)))
-            rows = [{"slot": name, "generation": 0} for name in missing if name not in known]
-            if rows:
-                connection.execute(slots_table.insert(), rows)
+            state = add_row(connection, slot)
+            return swap(connection, state, state.changed(), "configure", traits=traits)
+
+    def configure(
+        self, slot: str, changes: Mapping[str, Any], expected_generation: int | None = None
+    ) -> Change:
+        """Say anew what a slot is for, in the fields of `SlotTraits` that are given.
+
+        Raises:
+            UnknownSlot: naming those there are.
+            StaleGeneration: if the slot is not at `expected_generation` any more.
+        """
+        with self._database.writing() as connection:
+            row = slot_row(connection, slot)
+            state, before = state_in(row), traits_in(row)
+            check_generation(state, expected_generation, "Look at 'flows slots list'.")
+            traits = SlotTraits.model_validate(before.model_dump() | dict(changes))
+            if traits == before:
+                return Change(state=state, changed=False)
+            return swap(connection, state, state.changed(), "configure", traits=traits)
+
+    def traits(self) -> dict[str, SlotTraits]:
+        """Return what each slot is for, in order of name."""
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(slots_table).order_by(slots_table.c.slot))
+            return {row.slot: traits_in(row) for row in rows}
 
     def register(self, version: RegisteredVersion) -> RegisteredVersion:
         """Add a version; a second time returns the first, with its metrics and time.
@@ -114,10 +147,10 @@ class Registry:
             VersionConflict: if its digest has another slot, origin or path.
         """
         with self._database.writing() as connection:
-            _state(connection, version.slot)
-            known = _version(connection, version.digest)
+            state_of(connection, version.slot)
+            known = version_of(connection, version.digest)
             if known is None:
-                connection.execute(versions_table.insert().values(_row(version)))
+                connection.execute(versions_table.insert().values(version_row(version)))
                 return version
         for field in ("slot", "base_digest", "manifest_digest", "run_key", "path"):
             if getattr(known, field) != getattr(version, field):
@@ -132,7 +165,7 @@ class Registry:
         """Return all slots in order of name."""
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(slots_table).order_by(slots_table.c.slot))
-            return tuple(SlotState(**row._mapping) for row in rows)
+            return tuple(map(state_in, rows))
 
     def slot(self, name: str) -> SlotState:
         """Return one slot.
@@ -141,7 +174,7 @@ class Registry:
             UnknownSlot: naming those there are.
         """
         with self._database.reading() as connection:
-            return _state(connection, name)
+            return state_of(connection, name)
 
     def versions(
         self, slot: str | None = None, limit: int = 50, offset: int = 0
@@ -153,7 +186,7 @@ class Registry:
         """
         with self._database.reading() as connection:
             if slot is not None:
-                _state(connection, slot)
+                state_of(connection, slot)
             rows = connection.execute(versions_query(slot, limit, offset))
             return tuple(RegisteredVersion(**row._mapping) for row in rows)
 
@@ -192,13 +225,13 @@ class Registry:
         with self._moving(slot, digest) as (connection, state, version):
             if state.champion == digest:
                 return Change(state=state, changed=False)
-            if state.generation > 0:
+            if not state.never_served:
                 raise PromotionRefused(
                     f"Slot {slot!r} serves {state.champion_name or BASE!r} already; only a slot "
                     "without history is set up without a gate. Run 'flows run gate'."
                 )
             new = state.moved(champion=digest, base_digest=version.base_digest, previous=None)
-            return _swap(connection, state, new, "bootstrap", None)
+            return swap(connection, state, new, "bootstrap")
 
     def promote(
         self, slot: str, digest: str, expected_generation: int, report: GateReport
@@ -213,14 +246,10 @@ class Registry:
         with self._moving(slot, digest) as (connection, state, version):
             if state.champion == digest:
                 return Change(state=state, changed=False)
-            _check_report(connection, state, version, report)
-            if state.generation != expected_generation:
-                raise StaleGeneration(
-                    f"Slot {slot!r} is at generation {state.generation!r}, not "
-                    f"{expected_generation!r}: it changed meanwhile. Run 'flows promote' again."
-                )
+            check_report(connection, state, version, report)
+            check_generation(state, expected_generation, "Run 'flows promote' again.")
             new = state.moved(champion=digest, base_digest=version.base_digest)
-            return _swap(connection, state, new, "promote", report.key)
+            return swap(connection, state, new, "promote", report.key)
 
     def check(self, report: GateReport) -> None:
         """Raise what `promote` would raise for this report, without changing anything.
@@ -229,7 +258,7 @@ class Registry:
             PromotionRefused: if the report allows no promotion now.
         """
         with self._moving(report.slot, report.challenger_digest) as (connection, state, version):
-            _check_report(connection, state, version, report)
+            check_report(connection, state, version, report)
 
     def rollback(self, slot: str, expected_generation: int | None = None) -> Change:
         """Swap champion and previous of a slot.
@@ -239,20 +268,60 @@ class Registry:
             StaleGeneration: if the slot is not at `expected_generation` any more.
         """
         with self._database.writing() as connection:
-            state = _state(connection, slot)
-            if expected_generation not in (None, state.generation):
-                raise StaleGeneration(
-                    f"Slot {slot!r} is at generation {state.generation!r}, not "
-                    f"{expected_generation!r}: it changed meanwhile. "
-                    f"Look at 'flows adapters list' and run 'flows rollback {slot}' again."
-                )
+            state = state_of(connection, slot)
+            again = f"Look at 'flows adapters list' and run 'flows rollback {slot}' again."
+            check_generation(state, expected_generation, again)
             if state.previous is None:
                 raise NoPrevious(
                     f"Slot {slot!r} has no previous version to go back to; it serves "
                     f"{state.champion_name or BASE!r}. Run 'flows adapters list'."
                 )
             champion = None if state.previous == BASE else state.previous
-            return _swap(connection, state, state.moved(champion=champion), "rollback", None)
+            return swap(connection, state, state.moved(champion=champion), "rollback")
+
+    def begin_canary(
+        self,
+        slot: str,
+        digest: str,
+        percent: float,
+        report: GateReport,
+        expected_generation: int | None = None,
+    ) -> Change:
+        """Give a version a part of the slot's traffic, on the word of a gate report.
+
+        The report is not used up: it may promote the version later.
+
+        Raises:
+            PromotionRefused: if the report would not allow a promotion now, or the part is
+                not above 0 and at most 100 percent.
+            StaleGeneration: if the slot is not at `expected_generation` any more.
+        """
+        if not 0 < percent <= 100:
+            raise PromotionRefused(
+                f"A canary gets more than 0 and at most 100 percent, not {percent!r}. "
+                f"'flows slots canary {slot} --end' ends one."
+            )
+        with self._moving(slot, digest) as (connection, state, version):
+            check_report(connection, state, version, report)
+            check_generation(state, expected_generation, "Look at 'flows slots list'.")
+            if (state.canary, state.canary_percent) == (digest, percent):
+                return Change(state=state, changed=False)
+            new = state.changed(canary=digest, canary_percent=float(percent))
+            return swap(connection, state, new, "canary", judged_by=report.key)
+
+    def end_canary(self, slot: str, expected_generation: int | None = None) -> Change:
+        """Give all of the slot's traffic back to its champion.
+
+        Raises:
+            StaleGeneration: if the slot is not at `expected_generation` any more.
+        """
+        with self._database.writing() as connection:
+            state = state_of(connection, slot)
+            check_generation(state, expected_generation, "Look at 'flows slots list'.")
+            if state.canary is None:
+                return Change(state=state, changed=False)
+            new = state.changed(canary=None, canary_percent=0.0)
+            return swap(connection, state, new, "canary")
 
     def events(self, slot: str | None = None) -> tuple[Event, ...]:
         """Return the log, oldest first, of one slot or of all."""
@@ -266,7 +335,7 @@ class Registry:
             UnknownSlot: naming those there are.
         """
         self.slot(slot)
-        events = self.events(slot)
+        events = [event for event in self.events(slot) if event.kind in CHAMPION_MOVES]
         ends = [*(event.at for event in events[1:]), None]
         return tuple(
             Tenure(
@@ -295,7 +364,7 @@ class Registry:
     ) -> Iterator[tuple[sa.Connection, SlotState, RegisteredVersion]]:
         """Open a write transaction on a slot and a version that may become its champion."""
         with self._database.writing() as connection:
-            state, version = _state(connection, slot), _version(connection, digest)
+            state, version = state_of(connection, slot), version_of(connection, digest)
             if version is None:
                 raise UnknownAdapter(
                     f"No adapter {digest!r} in the registry. Run 'flows adapters list'."
@@ -306,85 +375,3 @@ class Registry:
                     f"Run 'flows adapters list --slot {slot}'."
                 )
             yield connection, state, version
-
-
-def _check_report(
-    connection: sa.Connection, state: SlotState, version: RegisteredVersion, report: GateReport
-) -> None:
-    """Raise PromotionRefused unless the report passed for exactly this change."""
-    told = f"Gate report {short_digest(report.key)!r}"
-    again = f"Run 'flows run gate --slot {state.slot}' again."
-    if report.verdict != "PASS":
-        raise PromotionRefused(
-            f"{told} says {report.verdict!r} for {version.name!r}, only 'PASS' promotes: "
-            f"{report.reasons[0]} {_served(state)} Run 'flows run' when there are new traces."
-        )
-    claims = (
-        ("slot", report.slot, state.slot),
-        ("challenger", report.challenger_digest, version.digest),
-        ("champion", report.champion_digest, state.champion),
-        ("base", report.base_digest, version.base_digest),
-        ("base", report.base_digest, state.base_digest or report.base_digest),
-    )
-    for what, claimed, actual in claims:
-        if claimed != actual:
-            raise PromotionRefused(
-                f"{told} is about {what} {claimed or BASE!r}, but the {what} is "
-                f"{actual or BASE!r}. {_served(state)} {again}"
-            )
-    used = event_of_report(connection, report.key)
-    if used is not None:
-        raise PromotionRefused(
-            f"Gate report {short_digest(report.key)!r} promoted {version.name!r} before "
-            f"(event {used!r}), and it was rolled back since; a report promotes once. "
-            f"Run 'flows rollback {state.slot}' to go back to it, or 'flows run gate' with "
-            "another seed."
-        )
-
-
-def _served(state: SlotState) -> str:
-    return f"{state.slot!r} still serves {state.champion_name or BASE!r}."
-
-
-def _swap(
-    connection: sa.Connection,
-    old: SlotState,
-    new: SlotState,
-    kind: EventKind,
-    report_key: str | None,
-) -> Change:
-    """Compare-and-swap the slot's row and append the event, in the caller's transaction."""
-    columns = slots_table.c
-    result = connection.execute(
-        slots_table.update()
-        .where(columns.slot == old.slot, columns.generation == old.generation)
-        .values(new.model_dump())
-    )
-    if result.rowcount != 1:
-        raise StaleGeneration(
-            f"Slot {old.slot!r} left generation {old.generation!r} meanwhile. Run it again."
-        )
-    append_event(connection, new, kind, report_key)
-    return Change(state=new, changed=True)
-
-
-def _state(connection: sa.Connection, name: str) -> SlotState:
-    query = sa.select(slots_table).where(slots_table.c.slot == name)
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        known = connection.scalars(sa.select(slots_table.c.slot).order_by(slots_table.c.slot))
-        listed = ", ".join(map(repr, known)) or "none"
-        raise UnknownSlot(
-            f"No slot {name!r} in the registry (there are {listed}). Run 'flows adapters list'."
-        )
-    return SlotState(**row._mapping)
-
-
-def _version(connection: sa.Connection, digest: str) -> RegisteredVersion | None:
-    query = sa.select(versions_table).where(versions_table.c.digest == digest)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else RegisteredVersion(**row._mapping)
-
-
-def _row(version: RegisteredVersion) -> dict[str, Any]:
-    return version.model_dump() | {"created_at": utc_text(version.created_at)}

@@ -15,7 +15,11 @@ BASE = "base"
 """What `SlotState.previous` says where the bare base model served before."""
 GENESIS = "genesis"
 """`previous_hash` of the first event."""
-EventKind = Literal["bootstrap", "promote", "rollback"]
+EventKind = Literal["bootstrap", "promote", "rollback", "canary", "configure"]
+CHAMPION_MOVES: frozenset[EventKind] = frozenset({"bootstrap", "promote", "rollback"})
+"""Events after which a slot may have another champion; the others leave it.
+
+`canary` begins, changes or ends a canary, `configure` says anew what the slot is for."""
 
 
 class RegisteredVersion(AdapterVersion):
@@ -51,8 +55,15 @@ class SlotState(Record):
     previous: str | None
     """What a rollback returns to: a digest, `base`, or None if there is nothing."""
     canary: str | None
+    """Digest of the version that gets a part of the traffic."""
+    canary_percent: float = 0.0
     generation: int
     """Counts the changes."""
+
+    @property
+    def never_served(self) -> bool:
+        """Whether no version was ever its champion."""
+        return self.champion is None and self.previous is None
 
     @property
     def champion_name(self) -> str | None:
@@ -64,6 +75,11 @@ class SlotState(Record):
         """Name of the previous champion, `base`, or None."""
         return BASE if self.previous == BASE else _served_name(self.slot, self.previous)
 
+    @property
+    def canary_name(self) -> str | None:
+        """Name the canary is served under."""
+        return _served_name(self.slot, self.canary)
+
     @classmethod
     def new(cls, slot: str) -> Self:
         """Return a slot that never changed."""
@@ -72,9 +88,16 @@ class SlotState(Record):
         )
 
     def moved(self, **changes: str | None) -> Self:
-        """Return the slot one generation on, with its champion as previous."""
-        news: dict[str, Any] = {"previous": self.champion or BASE, **changes}
-        return self.model_copy(update={**news, "generation": self.generation + 1})
+        """Return the slot one generation on, with its champion as previous and no canary.
+
+        A canary was judged against the champion that goes.
+        """
+        left = {"previous": self.champion or BASE, "canary": None, "canary_percent": 0.0}
+        return self.changed(**left | changes)
+
+    def changed(self, **changes: Any) -> Self:
+        """Return the slot one generation on."""
+        return self.model_copy(update={**changes, "generation": self.generation + 1})
 
 
 class Change(Record):
@@ -93,7 +116,8 @@ class Event(Record):
     slot: str
     kind: EventKind
     payload: str
-    """JSON text: the slot's new state and, for a promotion, the report's key."""
+    """JSON text: the slot's new `state`, its `traits` where they changed, and for a canary the
+    key of the gate `report` that allowed it."""
     report_key: str | None
     previous_hash: str
     hash: str

@@ -52,7 +52,19 @@ slots_table = sa.Table(
     sa.Column("previous", sa.String),
     sa.Column("canary", sa.String),
     sa.Column("generation", sa.Integer, nullable=False),
+    # From here on NULL where nobody said it yet: these came later, and old files get them.
+    sa.Column("canary_percent", sa.Float),
+    sa.Column("role", sa.String),
+    sa.Column("description", sa.String),
+    sa.Column("routing_rule", sa.String),
+    sa.Column("tier", sa.String),
+    sa.Column("system", sa.String),
+    sa.Column("offers_tools", sa.Boolean),
 )
+
+TRAITS = ("role", "description", "routing_rule", "tier", "system", "offers_tools")
+"""Columns of what a slot is for."""
+_LATER_COLUMNS = frozenset({"canary_percent", *TRAITS})
 
 versions_table = sa.Table(
     "versions",
@@ -151,6 +163,27 @@ class Database:
                 f"Registry {self.label!r} has schema version {found!r}; this code reads "
                 f"{SCHEMA_VERSION!r}. Use the version of the code that wrote it, or another --home."
             )
+        with _known_errors(self.label):
+            self._add_later_columns()
+
+    def _add_later_columns(self) -> None:
+        """Give a registry made by earlier code the columns that it lacks."""
+        with self.engine.begin() as connection:
+            if not _missing_columns(connection):
+                return
+        with self.writing() as connection:
+            for column in _missing_columns(connection):
+                kind = column.type.compile(self.engine.dialect)
+                connection.exec_driver_sql(
+                    f"ALTER TABLE {slots_table.name} ADD COLUMN {column.name} {kind}"
+                )
+
+
+def _missing_columns(connection: sa.Connection) -> list[sa.Column[Any]]:
+    there = {column["name"] for column in sa.inspect(connection).get_columns(slots_table.name)}
+    if "generation" not in there:  # somebody else's table; reading it says so
+        return []
+    return [c for c in slots_table.columns if c.name in _LATER_COLUMNS - there]
 
 
 _SCHEMA_ROW = sa.select(meta_table.c.value).where(meta_table.c.key == "schema_version")

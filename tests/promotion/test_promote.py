@@ -18,11 +18,10 @@ from promotion.gate import GateIdentity, GateReport, SuiteScores, judge, save_re
 from promotion.promote import PromotionResult, export_slots, promote, read_slots, rollback
 from promotion.registry import (
     NoPrevious,
-    PromotionRefused,
     Registry,
     UnknownAdapter,
-    UnknownSlot,
 )
+from promotion.slot_rows import PromotionRefused, UnknownSlot
 from promotion.state import RegisteredVersion
 from serving.errors import AdapterNotServable
 

@@ -13,13 +13,11 @@ from registry_records import SLOTS, START, digest_of, report_of, version_of
 from promotion.gate import GateReport
 from promotion.registry import (
     NoPrevious,
-    PromotionRefused,
     Registry,
-    StaleGeneration,
     UnknownAdapter,
-    UnknownSlot,
     VersionConflict,
 )
+from promotion.slot_rows import PromotionRefused, StaleGeneration, UnknownSlot
 from promotion.state import BASE
 from promotion.tables import (
     Database,

@@ -15,9 +15,9 @@ from registry_records import SLOTS, START, digest_of, report_of, version_of
 
 from promotion.gate import GateReport
 from promotion.registry import (
-    PromotionRefused,
     Registry,
 )
+from promotion.slot_rows import PromotionRefused
 from promotion.tables import (
     CorruptRegistry,
     RegistryUnavailable,
