@@ -158,4 +158,5 @@ def _tool_choice(choice: Any) -> Any:
 def _format(wanted: dict[str, Any] | None) -> dict[str, Any]:
     if wanted is None:
         return {"type": "text"}
-    return {"type": wanted["type"]} | wanted.get("json_schema", {})
+    schema: dict[str, Any] = wanted.get("json_schema", {})
+    return {"type": wanted["type"]} | schema
