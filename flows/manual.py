@@ -48,13 +48,15 @@ def check(settings: Settings, stage: str) -> None:
     Raises:
         MolError: the first thing that is wrong, and what to do about it.
     """
-    from serving.slots import load_profile
+    from promotion.suites.suite import primary_suite
     from traces.detect import find_sources
     from training.artifact import BaseNotFound
 
-    profile = load_profile(settings.profile)
+    profile = stages.profile_in_force(settings)
     if settings.slot is not None:
         profile.slot(settings.slot)
+        if stage in ("cycle", "curate", "train", "gate"):
+            primary_suite(profile, settings.slot)
     elif stage in ("curate", "train", "gate", "promote"):
         raise stages.NothingMade(
             f"Which slot? Name one of {', '.join(profile.labels)} with '--slot'."

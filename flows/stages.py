@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flows.config import Settings
 from serving.errors import MolError
 from serving.records import content_id, short_digest
+from serving.slot_table import SlotEntry, SlotFile, effective_profile, traits_of
 from serving.slots import Profile, load_profile
 
 if TYPE_CHECKING:
@@ -66,14 +67,20 @@ def attribute_stage(settings: Settings, progress: Progress | None = None) -> "At
     """Settle outcomes and blame."""
     from traces.attribute import attribute
 
-    return attribute(settings.home, load_profile(settings.profile), progress)
+    return attribute(settings.home, profile_in_force(settings), progress)
 
 
 def rank_slots(settings: Settings, by_slot: dict[str, dict[str, int]]) -> list[str]:
-    """Return the slots worth retraining: those that failed the most users' turns first."""
+    """Return the slots worth retraining: those that failed the most users' turns first.
+
+    One without a suite is left out: nothing could say whether a new version is better.
+    """
+    from promotion.suites.suite import has_suite
+
+    profile = profile_in_force(settings)
     if settings.slot is not None:
-        return [load_profile(settings.profile).slot(settings.slot).name]
-    blamed = {slot: counts["blamed"] for slot, counts in by_slot.items()}
+        return [profile.slot(settings.slot).name]
+    blamed = {s: counts["blamed"] for s, counts in by_slot.items() if has_suite(profile, s)}
     enough = [slot for slot in blamed if blamed[slot] >= settings.policy.min_blamed]
     return sorted(enough, key=lambda slot: (-blamed[slot], slot))
 
@@ -83,7 +90,7 @@ def curate_stage(settings: Settings, slot: str) -> "Manifest":
     from curation.build import build
     from curation.examples import prompt_id
 
-    profile = load_profile(settings.profile)
+    profile = profile_in_force(settings)
     profile.slot(slot)
     sealed = frozenset(
         prompt_id(item.text) for suite in _suites(settings, profile, slot) for item in suite.items
@@ -114,12 +121,14 @@ def gate_stage(
     from promotion.gate import GateIdentity, judge, list_reports, save_report
     from training.artifact import adapter_folder, base_digest, read_version, verify_adapter
 
-    profile = load_profile(settings.profile)
+    profile = profile_in_force(settings)
     suites = _suites(settings, profile, slot)
     base = base_digest(settings.base)
     verify_adapter(adapter_folder(settings.home, challenger), settings.base, base)
     with open_registry(settings) as registry:
-        champions = {state.slot: state.champion for state in registry.slots()}
+        # Others, such as the router head, are no adapters that an engine loads.
+        states = [state for state in registry.slots() if state.slot in profile.labels]
+        champions = {state.slot: state.champion for state in states}
         current = champions[slot]
     suites_digest = content_id([suite.digest for suite in suites])
     for report in list_reports(settings.home, slot):
@@ -138,7 +147,7 @@ def gate_stage(
         suites_digest=suites_digest,
         seed=settings.seed,
         manifest_digest=read_version(adapter_folder(settings.home, challenger)).manifest_digest,
-        code_version=_code_version(),
+        code_version=code_version(),
     )
     scores = asyncio.run(_both_arms(settings, suites, slot, champions, challenger, base, progress))
     report = judge(scores[0], scores[1:], settings.gate, identity)
@@ -151,6 +160,13 @@ def gate_stage(
 def promote_stage(settings: Settings, report: "GateReport") -> "PromotionResult":
     """Make the challenger of a passed report champion, loaded in the engine before it is named."""
     from promotion.promote import promote
+
+    verify = artifact_check(settings, report.slot, report.challenger_digest)
+    return promote(settings.home, report, verify=verify, registry_url=settings.registry)
+
+
+def artifact_check(settings: Settings, slot: str, digest: str) -> Callable[[Path], None]:
+    """Return the check of a folder that is about to serve: whole, for this base, and loadable."""
     from training.artifact import base_digest, verify_adapter
 
     base = base_digest(settings.base)
@@ -158,9 +174,9 @@ def promote_stage(settings: Settings, report: "GateReport") -> "PromotionResult"
     def verify(path: Path) -> None:
         verify_adapter(path, settings.base, base)
         if settings.engine != EMBEDDED:
-            asyncio.run(_load_on_server(settings, report.slot, report.challenger_digest))
+            asyncio.run(_load_on_server(settings, slot, digest))
 
-    return promote(settings.home, report, verify=verify, registry_url=settings.registry)
+    return verify
 
 
 def rollback_stage(settings: Settings, slot: str) -> "PromotionResult":
@@ -196,8 +212,19 @@ def open_registry(settings: Settings) -> "Registry":
     """Open the registry with the profile's slots declared."""
     from promotion.registry import Registry
 
-    labels = load_profile(settings.profile).labels
-    return Registry.open(settings.registry or settings.home, labels)
+    profile = load_profile(settings.profile)
+    slots = {slot.name: traits_of(profile, slot) for slot in profile.slots}
+    return Registry.open(settings.registry or settings.home, slots)
+
+
+def profile_in_force(settings: Settings) -> Profile:
+    """Return the profile with the registry's slots in it: what is served, taught and judged."""
+    from promotion.promote import read_slots
+
+    profile, table = load_profile(settings.profile), read_slots(settings.home)
+    # One that the profile has newly is declared when the registry is opened next.
+    new = [SlotEntry(slot=name) for name in profile.labels if table.get(name) is None]
+    return effective_profile(profile, SlotFile(slots=(*table.slots, *new)))
 
 
 def latest_manifest(settings: Settings, slot: str) -> "Manifest":
@@ -277,7 +304,7 @@ async def _both_arms(
 ) -> "list[Any]":
     from promotion.evaluate import pair, run_suites
 
-    engine, engine_id = _open_engine(settings, base)
+    engine, engine_id = open_engine(settings, base)
     total = 2 * sum(len(suite.items) for suite in suites)
     try:
         before = {name: await _load(settings, engine, name, champions[name]) for name in champions}
@@ -320,7 +347,8 @@ async def _withdraw(settings: Settings, slot: str, digest: str) -> None:
         await engine.close()
 
 
-def _open_engine(settings: Settings, base: str) -> "tuple[Engine, str]":
+def open_engine(settings: Settings, base: str) -> "tuple[Engine, str]":
+    """Return the engine of the settings, and what tells it and its base apart from others."""
     if settings.engine == EMBEDDED:
         from serving.embedded import EmbeddedEngine
 
@@ -342,7 +370,8 @@ async def _load(settings: Settings, engine: "Engine", slot: str, digest: str | N
     return name
 
 
-def _code_version() -> str:
+def code_version() -> str:
+    """Return the version of this program, as reports name it."""
     import importlib.metadata
 
     return importlib.metadata.version("mol-loop")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from promotion.gate import GateReport
     from promotion.promote import PromotionResult
     from promotion.registry import Registry
+    from promotion.state import SlotState
     from traces.attribute import AttributeReport
     from traces.ingest import IngestReport
     from training.runs import TrainedAdapter
@@ -99,9 +100,7 @@ def tell_promotion(result: "PromotionResult") -> None:
 
 def tell_serving(registry: "Registry") -> None:
     """Tell what serves now."""
-    tell("SERVES    " + ", ".join(
-        f"{state.slot}: {state.champion_name or 'base'}" for state in registry.slots()
-    ))  # fmt: skip
+    tell("SERVES    " + ", ".join(_served(state) for state in registry.slots()))
 
 
 def tell_next(settings: Settings, slot: str | None) -> None:
@@ -110,6 +109,11 @@ def tell_next(settings: Settings, slot: str | None) -> None:
     named = f" {slot}" if slot else ""
     tell("LOOK      flows traces list      flows adapters show" + named + "      flows runs list")
     tell(f"          flows sql{home} 'FROM v_blame'")
+
+
+def _served(state: "SlotState") -> str:
+    canary = f" ({state.canary_percent:g}% {state.canary_name})" if state.canary else ""
+    return f"{state.slot}: {state.champion_name or 'base'}{canary}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

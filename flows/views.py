@@ -96,6 +96,8 @@ def adapters(settings: Settings, slot: str | None, limit: int) -> list[dict[str,
                 if states[v.slot].champion == v.digest
                 else "previous"
                 if states[v.slot].previous == v.digest
+                else "canary"
+                if states[v.slot].canary == v.digest
                 else None,
                 "dataset": short_digest(v.manifest_digest) if v.manifest_digest else None,
                 "created_at": f"{v.created_at:%Y-%m-%d %H:%M}",

@@ -29,7 +29,7 @@ Verify = Callable[[Path], object]
 
 
 class PromotionResult(Record):
-    """What a promotion or rollback left behind."""
+    """What a promotion, a rollback or a canary left behind."""
 
     slot: str
     changed: bool
@@ -94,6 +94,45 @@ def rollback(
     serves = change.state.champion_name or BASE
     words = "went back to" if change.changed else "finished going back to"
     return _result(change, f"Slot {slot!r} {words} {serves!r}")
+
+
+def begin_canary(
+    home: Path,
+    report: GateReport,
+    percent: float,
+    *,
+    verify: Verify,
+    registry_url: str | None = None,
+) -> PromotionResult:
+    """Give the challenger of a passed report a part of its slot's traffic.
+
+    Raises:
+        PromotionRefused: if the report does not allow it or the artifact is missing.
+        UnknownSlot, UnknownAdapter: if the registry does not know one of them.
+    """
+    with Registry.open(registry_url or home) as registry:
+        state, version = registry.slot(report.slot), registry.version(report.challenger_digest)
+        registry.check(report)
+        _check_artifact(home, version.path, version.name, verify)
+        change = registry.begin_canary(
+            report.slot, version.digest, percent, report, state.generation
+        )
+        export_slots(home, registry)
+    words = f"Slot {report.slot!r} gives {percent:g}% of its traffic to {version.name!r}"
+    return _result(change, words)
+
+
+def end_canary(home: Path, slot: str, *, registry_url: str | None = None) -> PromotionResult:
+    """Give all of a slot's traffic back to its champion.
+
+    Raises:
+        UnknownSlot: naming the slots there are.
+    """
+    with Registry.open(registry_url or home) as registry:
+        change = registry.end_canary(slot)
+        export_slots(home, registry)
+    words = "has no canary any more" if change.changed else "had no canary"
+    return _result(change, f"Slot {slot!r} {words}")
 
 
 def export_slots(home: Path, registry: Registry) -> Path:

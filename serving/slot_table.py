@@ -187,6 +187,16 @@ def effective_profile(profile: Profile, table: SlotFile) -> Profile:
     return profile.model_copy(update={"slots": tuple(slots)})
 
 
+def traits_of(profile: Profile, slot: Slot) -> SlotTraits:
+    """Return what a slot is for, as the profile says it."""
+    return SlotTraits(
+        role="router" if slot.name == profile.router else "expert",
+        description=slot.description,
+        system=slot.system,
+        offers_tools=slot.offers_tools,
+    )
+
+
 def _described(slot: Slot, entry: SlotEntry | None) -> Slot:
     if entry is None or not entry.description or entry.description == slot.description:
         return slot

@@ -16,9 +16,10 @@ from typing import Any
 from promotion.suites.household import TOOLS, run_tool
 from promotion.suites.task import Task
 from promotion.suites.world import MAKERS, make_tasks
+from serving.errors import MolError
+from serving.own_view import Conversation, own_view, route_view, summary_view
 from serving.records import Message, content_id
 from serving.slots import Profile
-from serving.own_view import Conversation, own_view, route_view, summary_view
 from traces.verifiers.check import Check
 from traces.verifiers.short_answer import check_short_answer
 
@@ -28,6 +29,10 @@ SKILLS: Mapping[str, str] = {"L0": "chat", "L1": "tools", "L2": "code", "L3": "i
 
 POOL = 300
 """Gate tasks of a slot that suites draw from; no suite can be larger."""
+
+
+class NoSuite(MolError, LookupError):
+    """No suite judges this slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +92,22 @@ def build_suites(
     return sorted(suites, key=lambda s: (s.name != primary_suite(profile, slot), s.slot != slot))
 
 
+def has_suite(profile: Profile, slot: str) -> bool:
+    """Whether a gate can judge a challenger of this slot."""
+    return slot in profile.labels and slot in MAKERS
+
+
 def primary_suite(profile: Profile, slot: str) -> str:
-    """Name the suite that decides about a slot: routing for the router, its skill for another."""
+    """Name the suite that decides about a slot: routing for the router, its skill for another.
+
+    Raises:
+        NoSuite: if there is none; such a slot serves, but the loop cannot train it yet.
+    """
+    if not has_suite(profile, slot):
+        raise NoSuite(
+            f"There is no suite for slot {slot!r}, only for {', '.join(MAKERS)}: nothing could "
+            "say whether a new version is better. Name one of those with '--slot'."
+        )
     return "route" if slot == profile.router else SKILLS[slot]
 
 

@@ -1,0 +1,122 @@
+"""The slots by hand: what there is, another one, another description, a canary.
+
+Each change goes through the registry, and then to the `slots.json` that serving reads.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from flows import stages
+from flows.config import Settings
+
+if TYPE_CHECKING:
+    from promotion.gate import GateReport
+    from promotion.promote import PromotionResult
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    """Return one row a slot, after writing `slots.json` if it does not say the same."""
+    from promotion.promote import export_slots, slot_table
+
+    with stages.open_registry(settings) as registry:
+        export_slots(settings.home, registry)
+        table = slot_table(registry)
+    return [
+        {
+            "slot": entry.slot,
+            "role": entry.role,
+            "tier": entry.tier,
+            "serves": entry.champion or "base",
+            "canary": entry.canary,
+            "percent": entry.canary_percent,
+            "generation": entry.generation,
+            "rule": entry.routing_rule,
+            "description": entry.description,
+        }
+        for entry in table.slots
+    ]
+
+
+def add(settings: Settings, slot: str, traits: dict[str, Any]) -> list[dict[str, Any]]:
+    """Add a slot that serves the base until a version of it is promoted; return its row.
+
+    Raises:
+        SlotInvalid: if there is one of that name, or the name is none.
+    """
+    from serving.slot_table import SlotTraits
+
+    with stages.open_registry(settings) as registry:
+        registry.add(slot, SlotTraits.model_validate(traits))
+    return _row(settings, slot)
+
+
+def configure(settings: Settings, slot: str, changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """Change what a slot is for; return its row.
+
+    Raises:
+        UnknownSlot: naming the slots there are.
+    """
+    with stages.open_registry(settings) as registry:
+        registry.configure(slot, changes)
+    return _row(settings, slot)
+
+
+def begin_canary(settings: Settings, slot: str, adapter: str, percent: float) -> "PromotionResult":
+    """Give a version that passed the gate against the present champion a part of the traffic.
+
+    Raises:
+        PromotionRefused: if no gate report allows it.
+        NothingMade: if the gate has not judged it.
+        UnknownSlot, UnknownAdapter: if the registry does not know one of them.
+    """
+    from promotion.promote import begin_canary
+
+    report = _report(settings, slot, adapter)
+    verify = stages.artifact_check(settings, report.slot, report.challenger_digest)
+    return begin_canary(
+        settings.home, report, percent, verify=verify, registry_url=settings.registry
+    )
+
+
+def end_canary(settings: Settings, slot: str) -> "PromotionResult":
+    """Give all of a slot's traffic back to its champion.
+
+    Raises:
+        UnknownSlot: naming the slots there are.
+    """
+    from promotion.promote import end_canary
+
+    with stages.open_registry(settings) as registry:
+        registry.slot(slot)
+    return end_canary(settings.home, slot, registry_url=settings.registry)
+
+
+def _report(settings: Settings, slot: str, adapter: str) -> "GateReport":
+    """Return the report that allows a canary, or the newest one about the version."""
+    from promotion.gate import list_reports
+    from promotion.slot_rows import PromotionRefused
+
+    with stages.open_registry(settings) as registry:
+        registry.slot(slot)
+        version = registry.version(adapter)
+        if version.slot != slot:
+            raise PromotionRefused(
+                f"Adapter {version.name!r} belongs to slot {version.slot!r}, not {slot!r}. "
+                f"Run 'flows adapters list --slot {slot}'."
+            )
+        made = list_reports(settings.home, slot)
+        reports = [report for report in made if report.challenger_digest == version.digest]
+        if not reports:
+            raise stages.NothingMade(
+                f"The gate has not judged {version.name!r}. Run 'flows run gate --slot {slot}'."
+            )
+        for report in reversed(reports):
+            try:
+                registry.check(report)
+            except PromotionRefused:
+                continue
+            return report
+    return reports[-1]
+
+
+def _row(settings: Settings, slot: str) -> list[dict[str, Any]]:
+    return [row for row in rows(settings) if row["slot"] == slot]

@@ -1,0 +1,138 @@
+"""The commands `flows slots list|add|set|canary`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows import console, slots
+from flows.config import load_settings
+from flows.console import print_json, print_table
+
+slots_app = typer.Typer(no_args_is_help=True, help="Slots and what each of them serves.")
+
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
+Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Name = Annotated[str, typer.Argument(metavar="SLOT", help="Its name, such as L4.")]
+Description = Annotated[str | None, typer.Option(help="What the router is told about it.")]
+System = Annotated[str | None, typer.Option(help="System prompt, where the profile has none.")]
+Rule = Annotated[
+    str | None,
+    typer.Option(help="Words and phrases, separated by commas, that ask for it; '!' overrides."),
+]
+Tools = Annotated[
+    bool | None,
+    typer.Option("--offers-tools/--no-tools", help="Whether it gets the client's tools."),
+]
+
+
+class Tier(StrEnum):
+    """How much the server depends on a slot."""
+
+    core = "core"
+    extra = "extra"
+
+
+TierOption = Annotated[
+    Tier | None, typer.Option(help="An 'extra' slot that cannot be loaded is left out.")
+]
+
+
+@slots_app.command("list")
+def list_slots(config: Config = None, home: Home = None, as_json: Json = False) -> None:
+    """List the slots with what they serve; write slots.json if it does not say the same."""
+    _show(slots.rows(load_settings(config, overrides={"home": home})), as_json)
+
+
+@slots_app.command("add")
+def add_slot(
+    slot: Name,
+    description: Annotated[str, typer.Option(help="What the router is told about it.")],
+    system: Annotated[str, typer.Option(help="System prompt of its answers.")],
+    rule: Rule = None,
+    tier: TierOption = None,
+    offers_tools: Tools = None,
+    config: Config = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Add a slot; it serves the base until a version of it is promoted."""
+    settings = load_settings(config, overrides={"home": home})
+    traits = _given(description, system, rule, tier, offers_tools)
+    _show(slots.add(settings, slot, traits), as_json)
+
+
+@slots_app.command("set")
+def set_slot(
+    slot: Name,
+    description: Description = None,
+    system: System = None,
+    rule: Rule = None,
+    tier: TierOption = None,
+    offers_tools: Tools = None,
+    config: Config = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Change what a slot is for; what is not named stays."""
+    settings = load_settings(config, overrides={"home": home})
+    changes = _given(description, system, rule, tier, offers_tools)
+    if not changes:
+        raise typer.BadParameter("Name at least one thing to change, such as --description.")
+    _show(slots.configure(settings, slot, changes), as_json)
+
+
+@slots_app.command("canary")
+def canary(
+    slot: Name,
+    adapter: Annotated[
+        str | None, typer.Argument(help="A name like L2@3fa9c1d2e4b5 that passed the gate.")
+    ] = None,
+    percent: Annotated[
+        float | None, typer.Option(min=0, max=100, help="Part of the traffic; 0 ends it.")
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="Give the champion all traffic back.")] = False,
+    base: Annotated[Path | None, typer.Option(help="Folder of the frozen base model.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="'embedded' or an address of a vLLM server.")
+    ] = None,
+    config: Config = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Give a version that passed the gate a part of a slot's traffic, or end that."""
+    from flows import story
+
+    console.Mode.json = as_json
+    overrides = {"home": home, "base": base, "engine": engine}
+    settings = load_settings(config, overrides=overrides)
+    if end or percent == 0:
+        result = slots.end_canary(settings, slot)
+    elif adapter is None or percent is None:
+        raise typer.BadParameter("Name the adapter and its --percent, or --end.")
+    else:
+        result = slots.begin_canary(settings, slot, adapter, percent)
+    print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
+
+
+def _given(
+    description: str | None,
+    system: str | None,
+    rule: str | None,
+    tier: Tier | None,
+    offers_tools: bool | None,
+) -> dict[str, Any]:
+    said = {
+        "description": description,
+        "system": system,
+        "routing_rule": rule,
+        "tier": tier.value if tier else None,
+        "offers_tools": offers_tools,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
+    print_json(rows) if as_json else print_table(rows, "No slots.")
