@@ -24,6 +24,7 @@ from serving.slots import Profile, Slot
 SlotRole = Literal["router", "expert", "head"]
 """`router` writes routes, `expert` answers, `head` is the small network that routes instead."""
 Tier = Literal["core", "extra"]
+DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 
 
 class SlotTableInvalid(MolError, ValueError):
@@ -53,14 +54,14 @@ class SlotEntry(SlotTraits):
     slot: str = Field(pattern=SLOT_PATTERN)
     champion: str | None = None
     """Served name, `L2@3fa9c1d2e4b5`; None for the bare base model."""
-    digest: str | None = None
+    digest: str | None = Field(default=None, pattern=DIGEST_PATTERN)
     path: str | None = None
     """The champion's folder, relative to the home folder."""
     previous: str | None = None
     """Name a rollback returns to, `base`, or None."""
     canary: str | None = None
     """Served name of the version that gets a part of the traffic."""
-    canary_digest: str | None = None
+    canary_digest: str | None = Field(default=None, pattern=DIGEST_PATTERN)
     canary_path: str | None = None
     canary_percent: float = Field(default=0.0, ge=0.0, le=100.0)
     """Part of the conversations that the canary answers."""
