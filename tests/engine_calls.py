@@ -41,7 +41,7 @@ def said(result: ChatResult) -> tuple[int, ...]:
 def digest(engine: EmbeddedEngine) -> str:
     """Hash the names and bytes of every parameter that is not an adapter's."""
     found = hashlib.sha256()
-    for name, tensor in sorted(engine._plain.state_dict().items()):
+    for name, tensor in sorted(engine.model.plain.state_dict().items()):
         if "lora_" not in name:
             found.update(name.replace(".base_layer", "").encode() + tensor.numpy().tobytes())
     return found.hexdigest()

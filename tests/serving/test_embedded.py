@@ -85,7 +85,7 @@ def test_a_prompt_is_the_chat_template_token_by_token(engine) -> None:
 
     result = asyncio.run(engine.chat(request))
 
-    assert result.prompt_token_ids == tuple(render_chat(engine._tokenizer, request.messages))
+    assert result.prompt_token_ids == tuple(render_chat(engine.model.tokenizer, request.messages))
     assert result.prompt_tokens == len(result.prompt_token_ids)
     assert result.completion_tokens == len(said(result))
 
@@ -95,7 +95,7 @@ def test_a_final_message_is_continued(engine) -> None:
 
     result = asyncio.run(engine.chat(ask(messages=messages, continue_final=True)))
 
-    text = engine._tokenizer.decode(list(result.prompt_token_ids or ()))
+    text = engine.model.tokenizer.decode(list(result.prompt_token_ids or ()))
     assert text.endswith("<|im_start|>assistant\nexpert=")
 
 
@@ -136,14 +136,14 @@ def brute_force(engine, name: str, prompt: list[int], choices) -> dict[str, floa
     import torch
 
     logs = {}
-    rows = {c: engine._tokenizer(c, add_special_tokens=False)["input_ids"] for c in choices}
+    rows = {c: engine.model.tokenizer(c, add_special_tokens=False)["input_ids"] for c in choices}
     ends = len({len(row) for row in rows.values()}) > 1 and "L10" in rows
-    engine._model.set_adapter(name)
+    engine.model.model.set_adapter(name)
     for choice, row in rows.items():
         ids, total = list(prompt), 0.0
         for token in [*row, 2] if ends else row:
             with torch.no_grad():
-                logits = engine._model(input_ids=torch.tensor([ids])).logits[0, -1]
+                logits = engine.model.model(input_ids=torch.tensor([ids])).logits[0, -1]
             total += float(torch.log_softmax(logits.double(), -1)[token])
             ids.append(token)
         logs[choice] = total
@@ -172,7 +172,7 @@ def test_the_base_does_not_move(engine, adapters, base) -> None:
 
 
 def named(engine: EmbeddedEngine):
-    return list(engine._plain.named_parameters())
+    return list(engine.model.plain.named_parameters())
 
 
 def test_the_base_answers_the_same_with_and_without_adapters(engine, adapters) -> None:
