@@ -13,6 +13,7 @@ import typer
 from flows import console
 from flows.config import Settings, describe_settings, load_settings
 from flows.console import print_json, print_table, say
+from flows.router_command import router_app
 from serving.errors import MolError
 
 GATE_SAID_NO = 3
@@ -32,6 +33,7 @@ for name, group in (
     ("datasets", datasets_app),
     ("adapters", adapters_app),
     ("runs", runs_app),
+    ("router", router_app),
 ):
     app.add_typer(group, name=name)
 

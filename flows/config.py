@@ -17,7 +17,7 @@ from promotion.config import GateConfig
 from serving.errors import MolError
 from serving.records import content_id
 from serving.slots import DEFAULT_PROFILE
-from training.config import TrainConfig
+from training.config import HeadConfig, TrainConfig
 
 
 class SettingsInvalid(MolError, ValueError):
@@ -72,6 +72,7 @@ class Settings(BaseModel):
     policy: SlotPolicy = SlotPolicy()
     curation: CurationConfig = CurationConfig()
     training: TrainConfig = TrainConfig()
+    head: HeadConfig = HeadConfig()
     gate: GateConfig = GateConfig()
     suites: SuiteSizes = SuiteSizes()
 
@@ -83,7 +84,8 @@ class Settings(BaseModel):
     @property
     def learning_digest(self) -> str:
         """Content id of all that decides what a cycle learns and how it is judged."""
-        raw = self.model_dump(mode="json", exclude={"home", "base", "sources", "registry"})
+        apart = {"home", "base", "sources", "registry", "head"}
+        raw = self.model_dump(mode="json", exclude=apart)
         return content_id(raw)
 
 

@@ -16,7 +16,7 @@ from tiny import make_tiny_base
 from examples.record import record_traffic, write_spool
 from flows.config import Settings
 from promotion.suites.world import ConversationPlan, plan_traffic
-from serving.engine import ChatRequest, ChatResult
+from serving.engine import ChatRequest, ChatResult, OnDelta
 from serving.records import Message
 
 FIRST_DAY = datetime(2026, 11, 2, tzinfo=UTC)
@@ -31,7 +31,7 @@ class ScriptedEngine:
         self.rng = random.Random(1)
         self.count = 0
 
-    async def chat(self, request: ChatRequest) -> ChatResult:
+    async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         self.count += 1
         return ChatResult(
             response_id=f"chatcmpl-{self.count}",
