@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -18,7 +18,7 @@ from typing import Any
 
 from serving.config import RouterConfig
 from serving.engine import ChatRequest, ChatResult, Delta, Engine, OnDelta
-from serving.errors import BrokenAnswer, EngineRefused, EngineUnavailable
+from serving.errors import BrokenAnswer, EngineRefused, EngineUnavailable, MolError
 from serving.head import RouterHead
 from serving.records import (
     Decision,
@@ -44,7 +44,7 @@ class Server:
     names: Mapping[str, str]
     """Slot to the name the engine serves its version under."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    router: RouterConfig = RouterConfig()
+    router: RouterConfig = field(default_factory=RouterConfig)
     rules: tuple[tuple[str, str], ...] = ()
     """Slot and its routing rule, in the slot table's order."""
     head: RouterHead | None = None
@@ -57,6 +57,8 @@ class Server:
     attempts: int = 1
     """Tries of a call that got no answer at all."""
     hop_timeout_s: float | None = None
+    restore: Callable[[str], Awaitable[None]] | None = None
+    """Has the engine load a name again that it lost."""
     rng: random.Random = field(default_factory=random.Random)
     """Draws the explored turns."""
     on_hop: Callable[[Hop], None] = lambda hop: None
@@ -78,10 +80,11 @@ class OpenTurn:
     conversation_id: str
     user: str | None
     request: str
-    slot: str
-    decision: Decision
     started_at: datetime
     position: int
+    slot: str = ""
+    """Who answers; settled by the route."""
+    decision: Decision = "routed"
     view: tuple[Message, ...] = ()
     """The adapter's own view up to and including the user's text."""
     tools: tuple[dict[str, Any], ...] = ()
@@ -149,7 +152,7 @@ async def run_hop(
         except (EngineRefused, EngineUnavailable) as problem:
             failed = hop.failed(problem)
             last = attempt + 1 == server.attempts
-            if last or started or isinstance(problem, EngineRefused):
+            if last or started or not await _is_mended(server, request.model, problem):
                 turn.error = str(problem)
                 raise TurnFailed(turn) from problem
             supersedes = failed.hop_id
@@ -178,6 +181,19 @@ def record_route(
     )
     draft = _Draft(server, turn, "route", request, None)
     draft.record("ok", result, response_id=None, params=canonical_json({}), **fields)
+
+
+async def _is_mended(server: Server, name: str, problem: MolError) -> bool:
+    """Say whether a failed call may be made again: nobody answered, or the adapter was lost."""
+    if not isinstance(problem, EngineRefused):
+        return True
+    if problem.status != 404 or server.restore is None:
+        return False
+    try:
+        await server.restore(name)
+    except MolError:
+        return False
+    return True
 
 
 class _Draft:

@@ -45,8 +45,6 @@ async def start_turn(
     conversation: Conversation,
     text: str,
     tools: Sequence[dict[str, Any]] = (),
-    on_delta: OnDelta | None = None,
-    **asked: Any,
 ) -> OpenTurn:
     """Route a user's text and get the first answer.
 
@@ -55,35 +53,44 @@ async def start_turn(
         conversation: read, and counts one more turn.
         text: what the user says.
         tools: what the client offers, in OpenAI form.
-        on_delta: takes the answer piece by piece as it comes.
-        asked: further fields of the `OpenTurn`, such as `options` or `turn_id`.
 
     Raises:
         TurnFailed: if an engine call fails or the router names no slot; it carries the open
             turn with its hops.
     """
     turn = OpenTurn(
-        **{
-            "turn_id": content_id([conversation.conversation_id, conversation.turns_taken, text]),
-            "conversation_id": conversation.conversation_id,
-            "user": conversation.user,
-            "request": text,
-            "slot": server.profile.router,
-            "decision": "routed",
-            "started_at": server.clock(),
-            "position": conversation.turns_taken,
-            **asked,
-        }
+        turn_id=content_id([conversation.conversation_id, conversation.turns_taken, text]),
+        conversation_id=conversation.conversation_id,
+        user=conversation.user,
+        request=text,
+        started_at=server.clock(),
+        position=conversation.turns_taken,
     )
+    await begin_turn(server, conversation, turn, tools)
+    return turn
+
+
+async def begin_turn(
+    server: Server,
+    conversation: Conversation,
+    turn: OpenTurn,
+    tools: Sequence[dict[str, Any]] = (),
+    on_delta: OnDelta | None = None,
+) -> None:
+    """Route a turn made elsewhere and get its first answer; `on_delta` takes it as it comes.
+
+    Raises:
+        TurnFailed: as `start_turn`.
+    """
     conversation.turns_taken += 1
+    turn.slot = server.profile.router
     answered = await _route(server, conversation, turn, tools)
     if answered is not None:
         await _tell(answered, on_delta)
         turn.exchanged.append(answered.message)
-        return turn
+        return
     _take_slot(server, conversation, turn, tools)
     await _answer(server, turn, on_delta)
-    return turn
 
 
 async def continue_turn(
@@ -207,7 +214,7 @@ async def _route(
 async def _route_by_label(server: Server, turn: OpenTurn, settled: Any) -> None:
     profile = server.profile
     request = ChatRequest(
-        model=server.names[profile.router],
+        model=_name(server, profile.router),
         messages=route_view(profile, turn.request),
         max_tokens=24,
         choices=profile.labels,
@@ -294,7 +301,7 @@ def _take_slot(
 
 
 def _name(server: Server, slot: str) -> str:
-    return server.base_name if slot == BASE_SLOT else server.names[slot]
+    return server.names.get(slot, server.base_name)
 
 
 def _answer_request(server: Server, turn: OpenTurn) -> ChatRequest:

@@ -12,12 +12,12 @@ the same rows; which turn it belongs to is found by `traces.join`.
 from pathlib import Path
 from typing import Any, cast
 
+from serving.hop_role import KEY_HEADER, ROLE_HEADER, role_of_hop
 from serving.records import (
     NO_KEY,
     Feedback,
     FeedbackKind,
     Hop,
-    HopRole,
     HopStatus,
     Message,
     TargetKind,
@@ -31,9 +31,6 @@ from traces.importers.rows import LineRefused, Row, feedback_row, hop_row
 NAME = "mindlab"
 SOURCE = "mindlab-harness"
 
-_KEY_HEADER = "x-smg-routing-key"
-_ROLE_HEADER = "x-mol-internal-hop"
-_SUMMARY_TOKENS = 192
 _TARGETS: tuple[tuple[str, TargetKind], ...] = (
     ("response_id", "response"),
     ("turn_id", "turn"),
@@ -108,10 +105,10 @@ def _hop(record: dict[str, Any], prompt: str | None) -> Hop:
     ts = float(record["ts"])
     return Hop(
         source=SOURCE,
-        conversation_id=str(headers.get(_KEY_HEADER) or NO_KEY),
+        conversation_id=str(headers.get(KEY_HEADER) or NO_KEY),
         user=request.get("user"),
         seq=int(record.get("seq") or ts * 1_000_000),
-        role=_role(headers, request, messages, prompt),
+        role=role_of_hop(headers.get(ROLE_HEADER), request, messages, prompt),
         model=str(request["model"]),
         messages=messages,
         tools=canonical_json(request.get("tools") or []),
@@ -124,29 +121,6 @@ def _hop(record: dict[str, Any], prompt: str | None) -> Hop:
         ttft_s=record.get("ttft_s"),
         **answer,
     )
-
-
-def _role(
-    headers: dict[str, Any],
-    request: dict[str, Any],
-    messages: tuple[Message, ...],
-    prompt: str | None,
-) -> HopRole:
-    """Tell a hop's role: only route hops say theirs.
-
-    A summary hop asks, after an assistant message, for the profile's summary; without
-    the profile it is known by its 192 tokens, the harness's fixed bound.
-    """
-    said = headers.get(_ROLE_HEADER)
-    if said in ("route", "summary"):
-        return cast(HopRole, said)
-    if request.get("stream") or not messages or messages[-1].role != "user":
-        return "answer"
-    if prompt is not None:
-        return "summary" if messages[-1].content.strip() == prompt else "answer"
-    after_answer = len(messages) > 1 and messages[-2].role == "assistant"
-    bounded = request.get("max_tokens") == _SUMMARY_TOKENS and not request.get("tools")
-    return "summary" if after_answer and bounded else "answer"
 
 
 def _answer(record: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,128 @@
+"""`flows serve`: run the MoL server over the configured engine until Ctrl-C.
+
+With the engine `embedded` it starts one beside itself, over the base model in the settings,
+for trying it on a laptop; anything else is an address of an OpenAI-compatible server.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.config import Settings, load_settings
+from flows.console import say
+from serving.errors import MolError
+
+if TYPE_CHECKING:
+    from serving.config import ServeConfig
+
+EMBEDDED = "embedded"
+STARTUP_LIMIT_S = 180.0
+
+
+class EngineNotStarted(MolError, RuntimeError):
+    """The embedded engine did not come up."""
+
+
+def serve(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with settings.")
+    ] = None,
+    home: Annotated[
+        Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="Folder of the frozen base model.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="'embedded', or addresses of vLLM replicas separated by commas."),
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API; 0 takes a free one.")] = None,
+) -> None:
+    """Run the MoL server; any setting is a dotted flag, as in --serve.router.mode rules."""
+    settings = load_settings(config, context.args, {"home": home, "base": base, "engine": engine})
+    serving = settings.serve
+    if port is not None:
+        serving = serving.model_copy(update={"port": port})
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    with _engines(settings) as engines:
+        serving = serving.model_copy(update={"engines": engines or serving.engines})
+        _run(settings, serving)
+
+
+def _run(settings: Settings, config: "ServeConfig") -> None:
+    import uvloop
+
+    from flows import slots as slot_rows
+    from flows import stages
+    from serving.serve import running, stop_on_signals
+    from serving.slots import load_profile
+
+    # Either writes the slot table; first adapters are registered where none serves yet.
+    stages.prepare_registry(settings) if settings.first_adapters else slot_rows.rows(settings)
+    profile = load_profile(settings.profile)
+
+    async def main() -> None:
+        async with running(settings.home, profile, config) as server:
+            stop_on_signals(server)
+            versions = server.services.versions
+            slots = ", ".join(
+                f"{entry.slot} {entry.champion or config.base_name}"
+                for entry in versions.profile_slots
+            )
+            say(f"Serving {config.model!r} at {server.url}/v1 ({slots or 'no slot yet'}).")
+            say(f"Admin API at {server.admin_url}. Ctrl-C stops.")
+            if versions.last_error:
+                say(f"Not ready: {versions.last_error}")
+            await server.ended()
+
+    uvloop.run(main())
+
+
+@contextlib.contextmanager
+def _engines(settings: Settings) -> Iterator[tuple[str, ...]]:
+    if settings.engine != EMBEDDED:
+        yield tuple(address.strip() for address in settings.engine.split(","))
+        return
+    from serving.child import HOST, free_port, start_child, stop_child
+
+    port = free_port()
+    log = Path(tempfile.mkdtemp(prefix="mol-engine-")) / "engine.log"
+    arguments = ["--base", str(settings.base), "--port", str(port)]
+    say(f"Starting the embedded engine over {str(settings.base)!r}, for trying only ...")
+    child = start_child("serving.engine_app", arguments, dict(os.environ), log)
+    try:
+        address = f"http://{HOST}:{port}"
+        deadline = time.monotonic() + STARTUP_LIMIT_S
+        while not _answers(address):
+            if child.poll() is not None or time.monotonic() > deadline:
+                said = log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise EngineNotStarted(
+                    f"The embedded engine did not start: {' '.join(said)[:300]!r}. "
+                    "Name a base model with '--base' or a server with '--engine'."
+                )
+            time.sleep(0.1)
+        yield (address,)
+    finally:
+        stop_child(child)
+
+
+def _answers(address: str) -> bool:
+
+    from serving.openai_engine import OpenAIEngine
+
+    async def ask() -> bool:
+        engine = OpenAIEngine(address)
+        try:
+            return await engine.healthy()
+        finally:
+            await engine.close()
+
+    return asyncio.run(ask())

@@ -1,0 +1,263 @@
+"""Requests for the public model name: place in the conversation, turn, memory, record.
+
+In: an `Ask`. Out: a `Reply`, and while it is made its pieces. The turn is answered by one
+version of its slot from the first hop to the summary, also when tool results come back
+minutes later. The summary is written after the client has its answer; a request that
+follows waits for it.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from serving.config import ServeConfig
+from serving.conversations import Conversations, Place, Waiting
+from serving.engine import Engine, OnDelta
+from serving.exchange import Ask, Reply, RequestInvalid
+from serving.harness import Harnesses
+from serving.hops import OpenTurn, Server, TurnFailed
+from serving.leases import Lease
+from serving.metrics import Metrics
+from serving.own_view import clipped_summary
+from serving.recorder import Recorder
+from serving.records import Hop
+from serving.turn import begin_turn, continue_turn, finished, summarise
+from serving.versions import Versions
+
+WAIT_FOR_RESULTS_S = 3600.0
+"""A turn whose tool results have not come by then counts as abandoned."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    name: str = ""
+    """Holder of an API key, without the key."""
+    session: str = ""
+    """What the client calls its conversation."""
+
+    def scope(self, user: str | None) -> str:
+        """Return what keeps this client's transcripts apart from another's."""
+        return hashlib.sha256(
+            "\0".join((self.name, self.session, user or "")).encode()
+        ).hexdigest()[:24]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A turn that waits for tool results, with its versions."""
+
+    turn: OpenTurn
+    lease: Lease
+    until: float
+
+
+@dataclass(slots=True)
+class FullTurns:
+    """Takes turns; one a server."""
+
+    engine: Engine
+    config: ServeConfig
+    versions: Versions
+    harnesses: Harnesses
+    conversations: Conversations
+    recorder: Recorder
+    metrics: Metrics
+    embed: Callable[[str], Any] | None = None
+    _held: dict[str, _Held] = field(default_factory=dict)
+    _continued: set[str] = field(default_factory=set)
+    """Turns whose waiting state was taken up already."""
+    _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    async def take(
+        self, ask: Ask, caller: Caller, response_id: str, created_at: datetime,
+        on_delta: OnDelta | None = None,
+    ) -> Reply:  # fmt: skip
+        """Answer one request.
+
+        Raises:
+            RequestInvalid: if it does not fit the conversation.
+            TurnFailed: if the engine fails; the conversation is as it was.
+        """
+        scope = caller.scope(ask.user)
+        named = bool(caller.session or ask.user)
+        place = await self.conversations.locate(ask, scope, named)
+        if place.waiting is not None and not place.results:
+            self._leave(place.waiting.turn.turn_id)
+        if place.waiting is not None and place.results:
+            waiting, lease = self._resumed(place.waiting, ask)
+        else:
+            waiting, lease = await self._begun(place, ask, caller)
+        turn = waiting.turn
+        lease.hold(turn.turn_id)
+        try:
+            server = self._server(lease, waiting.names)
+        except BaseException:
+            lease.release(turn.turn_id)
+            raise
+        self.conversations.note_asked(scope, place, turn.turn_id)
+        try:
+            await self._answer(server, place, waiting, ask, on_delta)
+        except (TurnFailed, asyncio.CancelledError) as problem:
+            self._end(turn, lease, "failed" if isinstance(problem, TurnFailed) else "abandoned")
+            raise
+        except BaseException:
+            lease.release(turn.turn_id)
+            raise
+        turn.response_ids.append(response_id)
+        reply = _reply(ask, turn, response_id, created_at)
+        if turn.pending_calls:
+            self.conversations.keep_waiting(ask, scope, waiting, response_id)
+            self._held[turn.turn_id] = _Held(turn, lease, time.monotonic() + WAIT_FOR_RESULTS_S)
+        else:
+            first_words = clipped_summary(server.profile, turn.exchanged)
+            self.conversations.keep(ask, scope, place, turn, first_words, response_id)
+            task = asyncio.create_task(self._close(server, turn, lease))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            self.conversations.summarise_later(turn.turn_id, task)
+        return reply
+
+    async def sweep(self, every_s: float = 5.0) -> None:
+        """End turns whose tool results never came; runs until cancelled."""
+        while True:
+            await asyncio.sleep(every_s)
+            now = time.monotonic()
+            for turn_id in [i for i, held in self._held.items() if held.until < now]:
+                self._leave(turn_id)
+
+    async def close(self) -> None:
+        """Finish the summaries under way; what waits for tool results is left to a restart."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _begun(self, place: Place, ask: Ask, caller: Caller) -> tuple[Waiting, Lease]:
+        conversation_id = place.conversation_id or caller.session or f"conv_{uuid.uuid4().hex}"
+        conversation = await self.conversations.conversation(place, conversation_id, ask)
+        lease = self.versions.lease(caller.session or ask.user or conversation_id)
+        if not self.versions.ready:
+            raise RequestInvalid(
+                "The server has no slot table yet; try again in a moment.",
+                code="not_ready", status=503, retry_after_s=1,
+            )  # fmt: skip
+        turn = OpenTurn(
+            turn_id=f"turn_{uuid.uuid4().hex}",
+            conversation_id=conversation_id,
+            user=ask.user,
+            request=place.text,
+            started_at=datetime.now(UTC),
+            position=conversation.turns_taken,
+            options=ask.options,
+            max_tokens=ask.max_tokens,
+            supersedes=place.supersedes,
+            exchanged=list(place.exchanged),
+        )
+        return Waiting(turn, place.parent, dict(lease.names), ask.instructions), lease
+
+    def _resumed(self, waiting: Waiting, ask: Ask) -> tuple[Waiting, Lease]:
+        """Take up a turn that waited; the same results again are another turn in its place."""
+        turn = replace(
+            waiting.turn, options=ask.options, max_tokens=ask.max_tokens,
+            exchanged=list(waiting.turn.exchanged), hops=list(waiting.turn.hops),
+            response_ids=list(waiting.turn.response_ids),
+        )  # fmt: skip
+        held = self._held.pop(turn.turn_id, None)
+        state = f"{turn.turn_id}:{len(turn.exchanged)}"
+        lease = held.lease if held else self.versions.lease(turn.conversation_id)
+        if not lease.alive or lease.names.get(turn.slot) != waiting.names.get(turn.slot):
+            raise RequestInvalid(
+                f"The version that began this turn, {waiting.names.get(turn.slot)!r}, serves no "
+                "longer; send the user's message again.",
+                code="turn_expired", status=409,
+            )  # fmt: skip
+        if state in self._continued:
+            turn.supersedes, turn.turn_id = turn.turn_id, f"turn_{uuid.uuid4().hex}"
+            turn.hops, turn.response_ids = [], []
+        self._continued.add(state)
+        return replace(waiting, turn=turn), lease
+
+    async def _answer(
+        self, server: Server, place: Place, waiting: Waiting, ask: Ask, on_delta: OnDelta | None
+    ) -> None:
+        turn = waiting.turn
+        if place.results:
+            try:
+                await continue_turn(server, turn, place.results, on_delta)
+            except ValueError as problem:
+                raise RequestInvalid(
+                    str(problem), param="messages", code="tool_result_without_call"
+                ) from problem
+            return
+        conversation = await self.conversations.conversation(place, turn.conversation_id, ask)
+        await begin_turn(server, conversation, turn, ask.tools, on_delta)
+
+    async def _close(self, server: Server, turn: OpenTurn, lease: Lease) -> None:
+        try:
+            self.conversations.set_summary(turn.turn_id, await summarise(server, turn))
+        finally:
+            self._end(turn, lease, "ok")
+
+    def _leave(self, turn_id: str) -> None:
+        held = self._held.pop(turn_id, None)
+        if held is not None:
+            self._end(held.turn, held.lease, "abandoned")
+
+    def _end(
+        self, turn: OpenTurn, lease: Lease, status: Literal["ok", "failed", "abandoned"]
+    ) -> None:
+        lease.release(turn.turn_id)
+        self.metrics.turn(turn.decision, status)
+        self.recorder.put(lambda: (finished(turn, status),))
+
+    def _server(self, lease: Lease, names: dict[str, str]) -> Server:
+        harness = self.harnesses.of(lease)
+        return Server(
+            engine=self.engine,
+            profile=harness.profile,
+            names=names,
+            router=self.config.router,
+            rules=harness.rules,
+            head=harness.head,
+            embed=self.embed,
+            base_name=self.config.base_name,
+            canaries=lease.canaries,
+            attempts=self.config.attempts,
+            hop_timeout_s=self.config.timeouts.hop_s,
+            restore=self.versions.ensure,
+            on_hop=self._record,
+        )
+
+    def _record(self, hop: Hop) -> None:
+        self.metrics.hop(hop)
+        self.recorder.put(hop)
+
+
+def _reply(ask: Ask, turn: OpenTurn, response_id: str, created_at: datetime) -> Reply:
+    answer = next(hop for hop in reversed(turn.hops) if hop.status == "ok")
+    message = turn.exchanged[-1]
+    reason = answer.finish_reason or "stop"
+    return Reply(
+        response_id=response_id,
+        model=ask.model,
+        message=message,
+        finish_reason="tool_calls" if message.tool_calls and reason == "stop" else reason,
+        created_at=created_at,
+        prompt_tokens=answer.prompt_tokens or 0,
+        completion_tokens=answer.completion_tokens or 0,
+        cached_tokens=answer.cached_tokens,
+        reasoning=answer.reasoning or "",
+        metadata={
+            "mol_conversation_id": turn.conversation_id,
+            "mol_turn_id": turn.turn_id,
+            "mol_slot": turn.slot,
+            "mol_adapter": answer.served_name or answer.model,
+            "mol_decision": turn.decision,
+        },
+    )

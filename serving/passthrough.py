@@ -1,0 +1,234 @@
+"""Requests for a slot name: one hop of an MoL proxy that stands above.
+
+The name becomes the slot's champion or canary, the same for all requests with one
+conversation key; everything else goes through as it is, in both directions. What the
+adapter saw and said is recorded as a hop. Asking the engine for token ids and, on route
+hops, for log-probabilities is added for the record and taken out of the answer again.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.types import Send
+
+from serving.config import ServeConfig
+from serving.errors import BrokenAnswer, EngineUnavailable
+from serving.hop_record import Attempt, HopBuilder
+from serving.hop_role import KEY_HEADER, ROLE_HEADER
+from serving.metrics import Metrics
+from serving.recorder import Recorder
+from serving.records import Hop
+from serving.replicas import Replicas
+from serving.sse import EventReader
+from serving.upstream import Forwarded
+from serving.versions import Versions
+
+PATH = "/v1/chat/completions"
+SESSION_HEADER = "x-session-id"
+ADAPTER_HEADER = b"x-mol-adapter"
+_ASKED_FOR_THE_RECORD = ("return_token_ids", "logprobs")
+
+
+@dataclass(slots=True)
+class Passthrough:
+    """Passes hops on; one a server."""
+
+    engine: Replicas
+    config: ServeConfig
+    versions: Versions
+    recorder: Recorder
+    metrics: Metrics
+    builder: HopBuilder = field(default_factory=HopBuilder)
+
+    async def pass_on(
+        self, slot: str, raw: dict[str, Any], headers: Headers, send: Send, request_id: str
+    ) -> int:
+        """Answer a hop for `slot` and return the HTTP status.
+
+        Raises:
+            EngineUnavailable: if no replica answers and nothing was sent yet.
+        """
+        key = headers.get(KEY_HEADER) or headers.get(SESSION_HEADER)
+        with self.versions.lease(key or _fallback_key(raw)) as lease:
+            call = _Call(
+                raw=raw,
+                name=lease.names[slot],
+                slot=slot,
+                canary=slot in lease.canaries,
+                key=key,
+                said_role=headers.get(ROLE_HEADER),
+                agent=headers.get("user-agent"),
+                extras=self._extras(raw, headers),
+                request_id=request_id,
+            )
+            last: EngineUnavailable | None = None
+            for number in range(self.config.attempts):
+                try:
+                    status = await self._try(call, number, send)
+                except EngineUnavailable as problem:
+                    if call.sent:
+                        raise
+                    last = problem
+                    continue
+                if status is not None:
+                    return status
+                # The engine lost the adapter, for example by being started anew.
+                await self.versions.ensure(call.name)
+            if last is not None:
+                raise last
+            return await self._try(call, 0, send, whatever=True) or 502
+
+    async def _try(
+        self, call: "_Call", number: int, send: Send, whatever: bool = False
+    ) -> int | None:
+        """Ask one replica; None if it does not know the adapter and nothing was sent."""
+        attempt = call.attempt()
+        try:
+            async with self.engine.forward(
+                PATH,
+                orjson.dumps({**call.raw, **call.extras, "model": call.name}),
+                {"content-type": "application/json", "x-request-id": call.request_id},
+                affinity=attempt.key or "",
+                attempt=number,
+                timeout_s=self.config.timeouts.hop_s,
+            ) as answer:
+                if answer.status == 404 and not whatever:
+                    attempt.ended("engine_error", f"404: the engine has no {call.name!r}")
+                    await answer.read()
+                    return None
+                if answer.headers.get("content-type", "").startswith("text/event-stream"):
+                    await self._stream(call, attempt, answer, send)
+                else:
+                    await self._whole(call, attempt, answer, send)
+                return answer.status
+        except EngineUnavailable as problem:
+            broken = isinstance(problem, BrokenAnswer)
+            attempt.ended("broken_stream" if broken else "engine_error", str(problem))
+            raise
+        finally:
+            attempt.stop()
+            self.recorder.put(lambda: self._record(call, attempt))
+
+    async def _whole(self, call: "_Call", attempt: Attempt, answer: Forwarded, send: Send) -> None:
+        content = await answer.read()
+        try:
+            response = orjson.loads(content)
+        except orjson.JSONDecodeError:
+            response = None
+        if answer.status == 200 and isinstance(response, dict):
+            attempt.response = response
+            attempt.ended("ok")
+            content = orjson.dumps(call.shown(response, "message"))
+        else:
+            attempt.ended(
+                "engine_error", f"{answer.status} {content[:300].decode(errors='replace')}"
+            )
+        call.sent = True
+        kind = answer.headers.get("content-type", "application/json").encode()
+        await send(call.start(answer.status, kind, len(content)))
+        await send({"type": "http.response.body", "body": content})
+
+    async def _stream(self, call: "_Call", attempt: Attempt, answer: Forwarded, send: Send) -> None:
+        reader = EventReader()
+        async for piece in answer.chunks():
+            if attempt.ttft_s is None:
+                attempt.stop()
+                attempt.ttft_s = attempt.duration_s
+            attempt.pieces.append(piece)
+            chunks = reader.feed(piece)
+            if not chunks and not reader.done:
+                continue
+            if not call.sent:
+                call.sent = True
+                await send(call.start(answer.status, b"text/event-stream; charset=utf-8", None))
+            await _send_events(send, (call.shown(chunk, "delta") for chunk in chunks))
+            if reader.done:
+                attempt.ended("ok")
+                break
+        if not reader.done:
+            why = reader.error or "the stream ended without [DONE]"
+            raise BrokenAnswer(f"The engine broke off its answer for {call.name!r}: {why}.")
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    def _extras(self, raw: dict[str, Any], headers: Headers) -> dict[str, Any]:
+        """Return the fields to ask for beside the proxy's own."""
+        if not self.config.record.enabled:
+            return {}
+        extras: dict[str, Any] = {}
+        if self.config.record.token_ids:
+            extras["return_token_ids"] = True
+        if headers.get(ROLE_HEADER) == "route":
+            extras["logprobs"] = True
+        return {name: value for name, value in extras.items() if raw.get(name) is None}
+
+    def _record(self, call: "_Call", attempt: Attempt) -> Iterable[Hop]:
+        hop = self.builder.hop(attempt)
+        self.metrics.hop(hop)
+        return (hop,)
+
+
+@dataclass(slots=True)
+class _Call:
+    """A hop on its way."""
+
+    raw: dict[str, Any]
+    name: str
+    slot: str
+    canary: bool
+    key: str | None
+    said_role: str | None
+    agent: str | None
+    extras: dict[str, Any]
+    request_id: str
+    sent: bool = False
+
+    def attempt(self) -> Attempt:
+        return Attempt(self.raw, self.name, self.canary, self.key, self.said_role, self.agent)
+
+    def start(self, status: int, kind: bytes, length: int | None) -> dict[str, Any]:
+        headers = [
+            (b"content-type", kind),
+            (b"x-request-id", self.request_id.encode()),
+            (ADAPTER_HEADER, self.name.encode()),
+        ]
+        if length is not None:
+            headers.append((b"content-length", str(length).encode()))
+        return {"type": "http.response.start", "status": status, "headers": headers}
+
+    def shown(self, answer: dict[str, Any], part: str) -> dict[str, Any]:
+        """Return the answer, or a chunk of it, as the proxy would have got it from the engine."""
+        shown = {**answer, "model": self.slot} if "model" in answer else dict(answer)
+        if "return_token_ids" in self.extras:
+            shown.pop("prompt_token_ids", None)
+        if not self.extras:
+            return shown
+        hidden = {"token_ids"} if "return_token_ids" in self.extras else set()
+        hidden |= {"logprobs"} & self.extras.keys()
+        choices = shown.get("choices")
+        if isinstance(choices, list):
+            shown["choices"] = [
+                {k: v for k, v in choice.items() if k not in hidden}
+                if isinstance(choice, dict) else choice
+                for choice in choices
+            ]  # fmt: skip
+        return shown
+
+
+async def _send_events(send: Send, chunks: Iterable[dict[str, Any]]) -> None:
+    body = b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks)
+    if body:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _fallback_key(raw: dict[str, Any]) -> str:
+    """Return what stays the same in a conversation without a key: its user, or how it began."""
+    user = raw.get("user")
+    if isinstance(user, str) and user:
+        return user
+    messages = raw.get("messages")
+    first = messages[:2] if isinstance(messages, list) else None
+    return blake2b(repr(first).encode(errors="replace"), digest_size=16).hexdigest()

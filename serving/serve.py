@@ -1,0 +1,271 @@
+"""Run the MoL server: the public app and the admin app in one process, over one engine.
+
+    async with running(home, load_profile(), config) as server:
+        print(server.url, server.admin_url)
+        await server.ended()
+
+In: the home folder with `slots.json`, settings, keys from the environment. It writes
+`<home>/spool/*.jsonl` (what happened), `<home>/conversations.sqlite` (what it remembers) and,
+if the environment has no admin key, `<home>/admin.key`. `flows serve` runs it.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from serving.access import Admission, Keys, KeysInvalid
+from serving.admin import create_admin
+from serving.child import HOST
+from serving.config import ServeConfig
+from serving.conversations import Conversations
+from serving.documents import Documents
+from serving.errors import MolError
+from serving.full_turns import FullTurns
+from serving.gateway import create_app
+from serving.harness import Harnesses
+from serving.inbound import Services
+from serving.metrics import Metrics
+from serving.openai_engine import OpenAIEngine
+from serving.passthrough import Passthrough
+from serving.recorder import Recorder
+from serving.replicas import Replicas
+from serving.slots import Profile
+from serving.versions import Versions
+
+ADMIN_KEY = "MOL_ADMIN_KEY"
+KEEP_ALIVE_S = 75
+STOP_LIMIT_S = 20
+_FORGET_EVERY_S = 3600.0
+_log = logging.getLogger(__name__)
+
+
+class CannotListen(MolError, OSError):
+    """A port is taken, or an address is not this machine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class MolServer:
+    """A server that runs."""
+
+    url: str
+    admin_url: str
+    services: Services
+    _servers: tuple["_Server", ...]
+    _tasks: tuple["asyncio.Task[None]", ...]
+
+    async def ended(self) -> None:
+        """Wait until it is told to stop."""
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    def stop(self) -> None:
+        """Tell it to stop: requests under way are finished first."""
+        for server in self._servers:
+            server.should_exit = True
+
+
+@contextlib.asynccontextmanager
+async def running(
+    home: Path,
+    profile: Profile,
+    config: ServeConfig,
+    environment: Mapping[str, str] = os.environ,
+) -> AsyncIterator[MolServer]:
+    """Serve while the block runs.
+
+    Raises:
+        KeysInvalid: if keys are missing where they are needed, or unusable.
+        CannotListen: if a port cannot be had.
+        MolError: if the conversations of before cannot be opened.
+    """
+    keys = Keys.from_environment(environment)
+    if not keys and not _is_loopback(config.host):
+        raise KeysInvalid(
+            f"Host {config.host!r} is not the loopback, so API keys are needed. Set MOL_API_KEYS "
+            "or MOL_API_KEYS_FILE, or listen on '127.0.0.1'."
+        )
+    home.mkdir(parents=True, exist_ok=True)
+    admin_keys = _admin_keys(home, environment)
+    async with contextlib.AsyncExitStack() as stack:
+        public = stack.enter_context(_listening(config.host, config.port))
+        admin = stack.enter_context(_listening(HOST, config.admin_port))
+        services, background = await _start(stack, home, profile, config, keys)
+        table = home / "slots.json"
+        servers = (
+            _Server(create_app(services)),
+            _Server(create_admin(services.versions, table, admin_keys)),
+        )
+        tasks = [
+            asyncio.create_task(s.serve([sock]))
+            for s, sock in zip(servers, (public, admin), strict=True)
+        ]
+        for work in background:
+            task = asyncio.create_task(work)
+            stack.push_async_callback(_cancelled, task)
+        server = MolServer(_url(public), _url(admin), services, servers, tuple(tasks))
+        try:
+            await _first_table(services.versions)
+            yield server
+        finally:
+            server.stop()
+            await asyncio.gather(*tasks)
+
+
+async def _start(
+    stack: contextlib.AsyncExitStack, home: Path, profile: Profile, config: ServeConfig, keys: Keys
+) -> tuple[Services, list[Any]]:
+    """Open what the apps work with; the stack closes it in the right order."""
+    timeouts = config.timeouts
+    engine = Replicas(
+        [
+            OpenAIEngine(
+                address,
+                connect_s=timeouts.connect_s,
+                idle_s=timeouts.idle_s,
+                timeout_s=timeouts.hop_s,
+                token_ids=config.record.token_ids,
+                base_name=config.base_name,
+            )
+            for address in config.engines
+        ]
+    )
+    stack.push_async_callback(engine.close)
+    documents = await asyncio.to_thread(Documents, home / "conversations.sqlite")
+    stack.push_async_callback(asyncio.to_thread, documents.close)
+    recorder = Recorder(config.record.folder or home / "spool", config.record)
+    recorder.start()
+    stack.push_async_callback(asyncio.to_thread, recorder.close)
+    versions = Versions(engine, home, config.base_name, timeouts.drain_s)
+    stack.push_async_callback(versions.close)
+    admission = Admission(config.limits)
+    metrics = Metrics(recorder.stats, documents.stats, lambda: versions.table)
+    metrics.in_flight.set_function(lambda: admission.running)
+    metrics.waiting.set_function(lambda: admission.waiting)
+    conversations = Conversations(documents)
+    embed = None
+    if config.router.embeddings:
+        embedder = OpenAIEngine(config.router.embeddings, base_name=config.base_name)
+        stack.push_async_callback(embedder.close)
+        embed = embedder.embed
+    turns = FullTurns(
+        engine, config, versions, Harnesses(profile, home, config.router), conversations, recorder,
+        metrics, embed,
+    )  # fmt: skip
+    stack.push_async_callback(turns.close)
+    passthrough = Passthrough(engine, config, versions, recorder, metrics)
+
+    async def healthy() -> bool:
+        return any(await engine.health())
+
+    services = Services(
+        config, keys, versions, turns, passthrough, recorder, metrics, admission, healthy
+    )
+    background = [
+        versions.watch(home / "slots.json", config.poll_s),
+        turns.sweep(),
+        _forget(documents, timedelta(days=config.keep_days)),
+    ]
+    return services, background
+
+
+async def _first_table(versions: Versions, limit_s: float = 60.0) -> None:
+    """Give the slot table of the file a moment to take effect before anybody is told to come."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            while not versions.ready and versions.last_error is None:
+                await asyncio.sleep(0.02)
+
+
+async def _forget(documents: Documents, age: timedelta) -> None:
+    while True:
+        documents.forget(datetime.now(UTC) - age)
+        await asyncio.sleep(_FORGET_EVERY_S)
+
+
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers of its own: two of them share a process."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=STOP_LIMIT_S,
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def stop_on_signals(server: MolServer) -> None:
+    """Let SIGINT and SIGTERM stop the server; a second one ends the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def told(number: int) -> None:
+        loop.remove_signal_handler(number)
+        server.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told, number)
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        sock = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise CannotListen(
+            f"Cannot listen on {host}:{port}: {error.strerror or error}. "
+            "Choose another with '--serve.port' or '--serve.admin-port'; 0 takes a free one."
+        ) from error
+    with sock:
+        yield sock
+
+
+def _url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _admin_keys(home: Path, environment: Mapping[str, str]) -> Keys:
+    """Return the admin key: the environment's, or one of our own in a file only we can read."""
+    if key := environment.get(ADMIN_KEY):
+        return Keys((key,))
+    path = home / "admin.key"
+    if not path.exists():
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(24))
+    return Keys((path.read_text(encoding="utf-8").strip(),))
