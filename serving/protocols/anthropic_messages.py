@@ -23,6 +23,7 @@ from serving.protocols.fields import (
     TokenLimit,
     ToolName,
     options_of,
+    text_tag,
 )
 from serving.protocols.message_stream import INVALID_JSON, StreamWriter, anthropic_error, whole
 from serving.protocols.refusals import read, refused
@@ -76,8 +77,10 @@ class ThinkingBlock(Body):
 
 
 Texts = str | Annotated[list[TextBlock], Field(fail_fast=True)]
-UserBlock = Annotated[TextBlock | ToolResultBlock, Field(discriminator="type")]
-AssistantBlock = Annotated[TextBlock | ToolUseBlock | ThinkingBlock, Field(discriminator="type")]
+UserBlock = Annotated[TextBlock | ToolResultBlock, Field(discriminator="type"), text_tag("type")]
+AssistantBlock = Annotated[
+    TextBlock | ToolUseBlock | ThinkingBlock, Field(discriminator="type"), text_tag("type")
+]
 
 
 class UserMessage(Body):
@@ -101,7 +104,9 @@ class SystemMessage(Body):
     content: Texts
 
 
-AnyMessage = Annotated[UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role")]
+AnyMessage = Annotated[
+    UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role"), text_tag("role")
+]
 
 
 class Tool(Body):
@@ -175,7 +180,9 @@ class MessageBody(Body):
     stream: bool | None = None
     metadata: RequestMetadata | None = None
     tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
-    tool_choice: Annotated[ModeChoice | ToolChoice, Field(discriminator="type")] | None = None
+    tool_choice: (
+        Annotated[ModeChoice | ToolChoice, Field(discriminator="type"), text_tag("type")] | None
+    ) = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
 

@@ -30,6 +30,7 @@ from serving.protocols.fields import (
     only,
     options_of,
     text_of,
+    text_tag,
 )
 from serving.protocols.refusals import error_body, openai_error, read, refused
 from serving.records import Message, ToolCall
@@ -91,7 +92,9 @@ class ToolMessage(Body):
 
 
 ChatMessage = Annotated[
-    SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+    SystemMessage | UserMessage | AssistantMessage | ToolMessage,
+    Field(discriminator="role"),
+    text_tag("role"),
 ]
 
 

@@ -51,6 +51,20 @@ def at_most(count: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def text_tag(field: str) -> BeforeValidator:
+    """Refuse a tagged object whose tag is no text.
+
+    Pydantic itself writes such a tag down, and fails at it where it is deep or huge.
+    """
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and not isinstance(value.get(field), str | None):
+            raise PydanticCustomError("tag_type", "is no text", {"field": field})
+        return value
+
+    return BeforeValidator(check)
+
+
 def plain_json(value: Any) -> Any:
     """Pass a value on if it can be written as JSON by everyone after us.
 
@@ -112,7 +126,7 @@ class RefusalPart(Body):
     refusal: str
 
 
-Part = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+Part = Annotated[TextPart | RefusalPart, Field(discriminator="type"), text_tag("type")]
 Content = str | Annotated[list[Part], Field(fail_fast=True)]
 
 

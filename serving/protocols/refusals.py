@@ -131,6 +131,10 @@ def _first_fault(error: ValidationError, raw: Any) -> RequestInvalid:
             return refused(_dotted(deepest), "is required.")
         case "union_tag_invalid" | "union_tag_not_found":
             return _tag_fault(deepest, fault["input"], str(context.get("expected_tags", "")))
+        case "tag_type":
+            value = fault["input"][context["field"]]
+            where = _dotted((*deepest, context["field"]))
+            return refused(where, f"is {shown(value)}, but must be a string.")
         case "unsupported":
             return refused(_dotted(deepest), fault["msg"], code="unsupported")
         case "not_json":

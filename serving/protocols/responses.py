@@ -26,6 +26,7 @@ from serving.protocols.fields import (
     only,
     options_of,
     text_of,
+    text_tag,
 )
 from serving.protocols.refusals import error_body, read, refused
 from serving.protocols.response_items import whole
@@ -81,6 +82,7 @@ Item = Annotated[
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")],
     Discriminator(_kind),
+    text_tag("type"),
 ]
 
 
@@ -120,7 +122,10 @@ class JsonSchemaFormat(Body):
 class TextConfig(Body):
     """What kind of text the answer is."""
 
-    format: Annotated[PlainFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
+    format: (
+        Annotated[PlainFormat | JsonSchemaFormat, Field(discriminator="type"), text_tag("type")]
+        | None
+    ) = None
 
 
 class Reasoning(Body):
