@@ -41,9 +41,12 @@ def add(settings: Settings, slot: str, traits: dict[str, Any]) -> list[dict[str,
 
     Raises:
         SlotInvalid: if there is one of that name, or the name is none.
+        RuleInvalid: if the routing rule is none.
     """
+    from serving.routing import parse_rule
     from serving.slot_table import SlotTraits
 
+    parse_rule(traits.get("routing_rule", ""))
     with stages.open_registry(settings) as registry:
         registry.add(slot, SlotTraits.model_validate(traits))
     return _row(settings, slot)
@@ -54,7 +57,11 @@ def configure(settings: Settings, slot: str, changes: dict[str, Any]) -> list[di
 
     Raises:
         UnknownSlot: naming the slots there are.
+        RuleInvalid: if the routing rule is none.
     """
+    from serving.routing import parse_rule
+
+    parse_rule(changes.get("routing_rule", ""))
     with stages.open_registry(settings) as registry:
         registry.configure(slot, changes)
     return _row(settings, slot)

@@ -19,6 +19,7 @@ from serving.records import (
     parse_adapter_name,
     short_digest,
 )
+from serving.routing import parse_rule
 from serving.slots import Profile, Slot
 
 SlotRole = Literal["router", "expert", "head"]
@@ -46,6 +47,12 @@ class SlotTraits(Record):
     """System prompt of its answer hops, where the profile has none."""
     offers_tools: bool = False
     """Whether the client's tools are passed to it."""
+
+    @field_validator("routing_rule")
+    @classmethod
+    def _is_a_rule(cls, rule: str) -> str:
+        parse_rule(rule)
+        return rule
 
 
 class SlotEntry(SlotTraits):

@@ -28,6 +28,7 @@ from serving.routing import (
     rule_for,
     settle,
 )
+from serving.slot_table import SlotTableInvalid, parse_slot_file
 from serving.slots import load_profile
 
 RULES = (
@@ -206,3 +207,10 @@ def test_an_ordinary_rule_decides_in_its_own_mode_only():
     by_router = settle(RouterConfig(), LABELS, "L2", None, hit, rng)
     assert (by_rules.slot, by_rules.decision) == ("L1", "rule")
     assert (by_router.slot, by_router.decision) == ("L2", "routed")
+
+
+def test_a_slot_table_with_a_nonsense_rule_is_refused():
+    raw = {"slots": [{"slot": "L1", "routing_rule": "lights,, timer"}]}
+    with pytest.raises(SlotTableInvalid, match="part 2") as caught:
+        parse_slot_file(json.dumps(raw).encode())
+    assert "\n" not in str(caught.value)
