@@ -355,7 +355,8 @@ def open_engine(settings: Settings, base: str) -> "tuple[Engine, str]":
         return EmbeddedEngine(settings.base), f"embedded {base}"
     from serving.openai_engine import OpenAIEngine
 
-    return OpenAIEngine(settings.engine), f"{settings.engine} {base}"
+    # All items are asked at once: the limit of a call must not count its wait for the others.
+    return OpenAIEngine(settings.engine, concurrency=32), f"{settings.engine} {base}"
 
 
 async def _load(settings: Settings, engine: "Engine", slot: str, digest: str | None) -> str:

@@ -19,7 +19,7 @@ import pytest
 from examples.record import SEED_PLANS, record_traffic, seed_examples, write_spool
 from promotion.suites.task import Task
 from promotion.suites.world import ConversationPlan, plan_traffic
-from serving.engine import ChatRequest, ChatResult
+from serving.engine import ChatRequest, ChatResult, OnDelta
 from serving.errors import EngineRefused
 from serving.records import Feedback, Hop, Message, Record, Turn, content_id
 from serving.slots import load_profile
@@ -45,7 +45,7 @@ class Script:
     failing: float = 0.03
     given: Counter = field(default_factory=Counter)
 
-    async def chat(self, request: ChatRequest) -> ChatResult:
+    async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         key = content_id([request.model, [m.to_openai() for m in request.messages]])
         self.given[key] += 1
         rng = random.Random(f"{key} {self.given[key]}")

@@ -12,7 +12,7 @@ import pytest
 
 from promotion.evaluate import SuiteRun, pair, run_suites
 from promotion.suites.suite import Item, Suite
-from serving.engine import ChatRequest, ChatResult
+from serving.engine import ChatRequest, ChatResult, OnDelta
 from serving.errors import EngineRefused
 from serving.records import Message, ToolCall, content_id
 from traces.verifiers.check import Check
@@ -29,7 +29,7 @@ class Table:
     asked: int = 0
     last: ChatRequest | None = None
 
-    async def chat(self, request: ChatRequest) -> ChatResult:
+    async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         self.asked += 1
         self.last = request
         answer = self.answer(request.model, request.messages[0].content)
