@@ -14,6 +14,7 @@ from flows import console
 from flows.config import Settings, describe_settings, load_settings
 from flows.console import print_json, print_table, say
 from flows.router_command import router_app
+from flows.slots_command import slots_app
 from serving.errors import MolError
 
 GATE_SAID_NO = 3
@@ -33,6 +34,7 @@ for name, group in (
     ("datasets", datasets_app),
     ("adapters", adapters_app),
     ("runs", runs_app),
+    ("slots", slots_app),
     ("router", router_app),
 ):
     app.add_typer(group, name=name)
@@ -267,10 +269,10 @@ def split_words(words: list[str]) -> tuple[Stage, str | None, list[str]]:
 
 
 def load_slot(settings: Settings, slot: str) -> str:
-    """Return the slot's name if the profile has it."""
-    from serving.slots import load_profile
+    """Return the slot's name if there is one."""
+    from flows import stages
 
-    return load_profile(settings.profile).slot(slot).name
+    return stages.profile_in_force(settings).slot(slot).name
 
 
 def main() -> None:
