@@ -7,7 +7,6 @@ work (given up when the client leaves), and an answer or an error in the shape o
 protocol that was asked in.
 """
 
-from collections.abc import Awaitable
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -73,7 +72,7 @@ def _turn_in(protocol: ModuleType) -> Handle:
     return handle
 
 
-async def _work(services: Services, request: Request, work: Awaitable[None]) -> None:
+async def _work(services: Services, request: Request, work: Coroutine[Any, Any, None]) -> None:
     async with services.admission.place():
         await until_client_leaves(request.receive, work)
 

@@ -276,7 +276,7 @@ def _harness_digest(profile: Profile, router: RouterConfig, tools: str) -> str:
 
 
 def _params(request: ChatRequest) -> dict[str, Any]:
-    params = {"max_tokens": request.max_tokens, "temperature": request.temperature}
+    params: dict[str, Any] = {"max_tokens": request.max_tokens, "temperature": request.temperature}
     params |= request.options
     if request.choices:
         params["choices"] = list(request.choices)

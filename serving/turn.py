@@ -10,7 +10,7 @@ Every engine call becomes a `Hop` in `turn.hops`, also the failed one.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,9 @@ from serving.routing import (
     settle,
 )
 
+Settle = Callable[[str, float | None], dict[str, Any]]
+"""Takes the router's choice and its confidence, settles the turn's slot and returns the route
+hop's fields that follow."""
 RULES = "rules"
 """Name under which a route by keywords is recorded."""
 
@@ -211,7 +214,7 @@ async def _route(
     return None
 
 
-async def _route_by_label(server: Server, turn: OpenTurn, settled: Any) -> None:
+async def _route_by_label(server: Server, turn: OpenTurn, settled: Settle) -> None:
     profile = server.profile
     request = ChatRequest(
         model=_name(server, profile.router),
@@ -236,7 +239,7 @@ async def _route_by_label(server: Server, turn: OpenTurn, settled: Any) -> None:
         raise TurnFailed(turn)
 
 
-async def _route_by_head(server: Server, turn: OpenTurn, settled: Any) -> None:
+async def _route_by_head(server: Server, turn: OpenTurn, settled: Settle) -> None:
     if server.head is None:
         turn.error = "The router is set to 'head', but the slot table names none."
         raise TurnFailed(turn)
@@ -258,7 +261,7 @@ async def _route_by_tool(
     conversation: Conversation,
     turn: OpenTurn,
     tools: Sequence[dict[str, Any]],
-    settled: Any,
+    settled: Settle,
 ) -> ChatResult | None:
     """Let the router slot answer, or call `change_model`; only the call is explicit.
 
