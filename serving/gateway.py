@@ -7,6 +7,7 @@ work (given up when the client leaves), and an answer or an error in the shape o
 protocol that was asked in.
 """
 
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -24,8 +25,6 @@ from serving.exchange import Ask, RequestInvalid
 from serving.inbound import Endpoint, Handle, Request, Services, refusal_for
 from serving.metrics import CONTENT_TYPE
 from serving.protocols import anthropic_messages, chat, responses
-
-openapi = dict
 
 
 def create_app(services: Services) -> Starlette:
