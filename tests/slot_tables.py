@@ -10,6 +10,7 @@ from typing import Any
 from stub_engine import StubEngine
 
 from serving.openai_engine import OpenAIEngine
+from serving.replicas import Replicas
 from serving.slot_table import SlotEntry, SlotFile
 from serving.versions import Versions
 
@@ -46,22 +47,13 @@ def simple(home: Path, number: int, generation: int = 0) -> SlotFile:
     return table(entry(home, "L0"), entry(home, "L2", number, generation=generation))
 
 
-class Several:
-    def __init__(self, engines):
-        self.engines = engines
-
-    async def close(self):
-        for e in self.engines:
-            await e.close()
-
-
 @contextlib.asynccontextmanager
 async def versions_on(
     home: Path, *stubs: StubEngine, drain_s: float = 60.0, step_s: float = 20.0
 ) -> AsyncIterator[Versions]:
     """Yield `Versions` over real HTTP clients of these stubs."""
     engines = [OpenAIEngine(stub.url) for stub in stubs]
-    engine = Several(engines) if len(engines) > 1 else engines[0]
+    engine = Replicas(engines) if len(engines) > 1 else engines[0]
     versions = Versions(engine, home, drain_s=drain_s, step_s=step_s)
     try:
         yield versions
