@@ -83,21 +83,21 @@ AssistantBlock = Annotated[
 ]
 
 
-class UserMessage(Body):
+class AnthropicUserMessage(Body):
     """What the user said, and the results of tools."""
 
     role: Literal["user"]
     content: str | Annotated[list[UserBlock], Field(fail_fast=True)]
 
 
-class AssistantMessage(Body):
+class AnthropicAssistantMessage(Body):
     """An earlier answer."""
 
     role: Literal["assistant"]
     content: str | Annotated[list[AssistantBlock], Field(fail_fast=True)]
 
 
-class SystemMessage(Body):
+class AnthropicSystemMessage(Body):
     """Instructions in the middle of a conversation."""
 
     role: Literal["system"]
@@ -105,11 +105,13 @@ class SystemMessage(Body):
 
 
 AnyMessage = Annotated[
-    UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role"), text_tag("role")
+    AnthropicUserMessage | AnthropicAssistantMessage | AnthropicSystemMessage,
+    Field(discriminator="role"),
+    text_tag("role"),
 ]
 
 
-class Tool(Body):
+class AnthropicTool(Body):
     """A function that the model may call."""
 
     type: Literal["custom"] | None = None
@@ -119,14 +121,14 @@ class Tool(Body):
     strict: bool | None = None
 
 
-class ModeChoice(Body):
+class AnthropicModeChoice(Body):
     """Whether the model may, must or must not call tools."""
 
     type: Literal["auto", "any", "none"]
     disable_parallel_tool_use: bool | None = None
 
 
-class ToolChoice(Body):
+class AnthropicToolChoice(Body):
     """The one tool that the model is to call."""
 
     type: Literal["tool"]
@@ -134,7 +136,7 @@ class ToolChoice(Body):
     disable_parallel_tool_use: bool | None = None
 
 
-class RequestMetadata(Body):
+class AnthropicMetadata(Body):
     """Who asks."""
 
     user_id: Annotated[str, StringConstraints(max_length=512)] | None = None
@@ -178,10 +180,13 @@ class MessageBody(Body):
         | None
     ) = None
     stream: bool | None = None
-    metadata: RequestMetadata | None = None
-    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
+    metadata: AnthropicMetadata | None = None
+    tools: Annotated[list[AnthropicTool], Field(fail_fast=True)] | None = None
     tool_choice: (
-        Annotated[ModeChoice | ToolChoice, Field(discriminator="type"), text_tag("type")] | None
+        Annotated[
+            AnthropicModeChoice | AnthropicToolChoice, Field(discriminator="type"), text_tag("type")
+        ]
+        | None
     ) = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -232,9 +237,9 @@ def _options(body: MessageBody, tools: tuple[dict[str, Any], ...]) -> dict[str, 
     if body.stop_sequences:
         options["stop"] = body.stop_sequences
     match body.tool_choice:
-        case ToolChoice(name=name):
+        case AnthropicToolChoice(name=name):
             options |= named_choice(name, tools, "tool_choice.name")
-        case ModeChoice(type=mode):
+        case AnthropicModeChoice(type=mode):
             options |= mode_choice(_MODES[mode], tools)
     if body.tool_choice and body.tool_choice.disable_parallel_tool_use:
         options["parallel_tool_calls"] = False
@@ -254,22 +259,22 @@ def _conversation(body: MessageBody) -> tuple[list[str], tuple[Message, ...]]:
     ledger = CallLedger()
     for at, item in enumerate(body.messages):
         match item:
-            case SystemMessage():
+            case AnthropicSystemMessage():
                 systems += _texts(item.content)
-            case UserMessage(content=str(text)):
+            case AnthropicUserMessage(content=str(text)):
                 messages.append(Message(role="user", content=text))
-            case AssistantMessage(content=str(text)):
+            case AnthropicAssistantMessage(content=str(text)):
                 messages.append(Message(role="assistant", content=text))
-            case UserMessage():
+            case AnthropicUserMessage():
                 messages += _from_user(item, at, ledger)
-            case AssistantMessage():
+            case AnthropicAssistantMessage():
                 messages.append(_from_assistant(item, at, ledger))
     if not messages:
         raise refused("messages", "has only system messages; a message of the user is missing.")
     return systems, tuple(messages)
 
 
-def _from_user(item: UserMessage, at: int, ledger: CallLedger) -> list[Message]:
+def _from_user(item: AnthropicUserMessage, at: int, ledger: CallLedger) -> list[Message]:
     results, texts = [], []
     for index, block in enumerate(item.content):
         if isinstance(block, TextBlock):
@@ -292,7 +297,7 @@ def _result(block: ToolResultBlock) -> str:
     return text
 
 
-def _from_assistant(item: AssistantMessage, at: int, ledger: CallLedger) -> Message:
+def _from_assistant(item: AnthropicAssistantMessage, at: int, ledger: CallLedger) -> Message:
     ledger.new_message()
     texts, calls = [], []
     for index, block in enumerate(item.content):

@@ -149,6 +149,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+LogitBias = dict[str, Annotated[float, Field(ge=-100, le=100)]]
 StopText = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -162,9 +163,7 @@ class ChatBody(OpenAISampling):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=4, fail_fast=True)] | None = None
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], at_most(1024)] | None
-    ) = None
+    logit_bias: Annotated[LogitBias, Field(max_length=1024), at_most(1024)] | None = None
     reasoning_effort: ReasoningEffort | None = None
     response_format: ResponseFormat | None = None
     stream_options: StreamOptions | None = None

@@ -107,6 +107,7 @@ Metadata = Annotated[
         Annotated[str, StringConstraints(max_length=64)],
         Annotated[str, StringConstraints(max_length=512)],
     ],
+    Field(max_length=16),
     at_most(16),
 ]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -96,8 +96,8 @@ class StreamWriter:
         return opening + rest + last + _event("message_stop")
 
     def fail(self, message: str, code: str, request_id: str) -> bytes:
-        """Write an error in place of the rest; `code` has no place in this protocol."""
-        kind = "rate_limit_error" if code.startswith("rate_limit") else "api_error"
+        """Write an error in place of the rest; the protocol knows few codes."""
+        kind = "overloaded_error" if code == "overloaded" else "api_error"
         return event(anthropic_error(message, kind, request_id), "error")
 
     def _open(self, kind: Kind, block: dict[str, Any]) -> bytes:

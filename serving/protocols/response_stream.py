@@ -83,9 +83,8 @@ class StreamWriter:
     def fail(self, message: str, code: str, request_id: str) -> bytes:
         """Write a failed response in place of the rest."""
         opening = b"" if self._sequence else self.begin()
-        limited = code.startswith("rate_limit")
         error = {
-            "code": "rate_limit_exceeded" if limited else "server_error",
+            "code": "rate_limit_exceeded" if code == "overloaded" else "server_error",
             "message": message,
             "type": code,
             "request_id": request_id,

@@ -86,7 +86,7 @@ Item = Annotated[
 ]
 
 
-class FunctionTool(Body):
+class ResponseTool(Body):
     """A function that the model may call."""
 
     type: Literal["function"]
@@ -96,7 +96,7 @@ class FunctionTool(Body):
     strict: bool | None = None
 
 
-class ChosenTool(Body):
+class ResponseToolChoice(Body):
     """The one tool that the model is to call."""
 
     type: Literal["function"]
@@ -143,8 +143,8 @@ class ResponseBody(OpenAISampling):
     previous_response_id: Name | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
-    tools: Annotated[list[FunctionTool], Field(fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    tools: Annotated[list[ResponseTool], Field(fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
     background: Annotated[
         Literal[False] | None, only(False, why="this server answers while the client waits")
     ] = None
@@ -169,7 +169,7 @@ def parse(raw: Any) -> Ask:
     )
     check_tools(tools, "tools.{}.name")
     options = options_of(body, _OPTIONS)
-    if isinstance(body.tool_choice, ChosenTool):
+    if isinstance(body.tool_choice, ResponseToolChoice):
         options |= named_choice(body.tool_choice.name, tools, "tool_choice.name")
     elif body.tool_choice is not None:
         options |= mode_choice(body.tool_choice, tools)
