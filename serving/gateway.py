@@ -25,6 +25,7 @@ from serving.exchange import Ask, RequestInvalid
 from serving.inbound import Endpoint, Handle, Request, Services, refusal_for
 from serving.metrics import CONTENT_TYPE
 from serving.protocols import anthropic_messages, chat, responses
+from serving.protocols.schema import openapi
 
 
 def create_app(services: Services) -> Starlette:
