@@ -15,7 +15,15 @@ import pytest
 
 from promotion.config import GateConfig
 from promotion.gate import GateIdentity, GateReport, SuiteScores, judge, save_report
-from promotion.promote import PromotionResult, export_slots, promote, read_slots, rollback
+from promotion.promote import (
+    PromotionResult,
+    begin_canary,
+    end_canary,
+    export_slots,
+    promote,
+    read_slots,
+    rollback,
+)
 from promotion.registry import (
     NoPrevious,
     Registry,
@@ -24,6 +32,7 @@ from promotion.registry import (
 from promotion.slot_rows import PromotionRefused, UnknownSlot
 from promotion.state import RegisteredVersion
 from serving.errors import AdapterNotServable
+from serving.slot_table import SlotEntry
 
 ROOT = Path(__file__).parents[2]
 BASE_DIGEST = "sha256:" + "0" * 64
@@ -287,3 +296,48 @@ def test_a_rollback_killed_after_the_flip_is_finished_not_undone(home: Path) -> 
     assert (result.changed, result.champion) == (False, _name(1))
     assert "finished going back" in result.message
     assert next(e for e in read_slots(home).slots if e.slot == "L2").champion == _name(1)
+
+
+def _l2(home: Path) -> SlotEntry:
+    return next(entry for entry in read_slots(home).slots if entry.slot == "L2")
+
+
+def test_a_canary_is_what_serving_reads_until_it_ends(home: Path) -> None:
+    result = begin_canary(home, _report(1, 2), 5, verify=_whole)
+    assert result.message == f"Slot 'L2' gives 5% of its traffic to '{_name(2)}' (generation 2)."
+    entry = _l2(home)
+    assert (entry.champion, entry.canary, entry.canary_percent) == (_name(1), _name(2), 5.0)
+    assert entry.canary_path is not None
+    assert (home / entry.canary_path / "adapter_model.safetensors").is_file()
+    assert end_canary(home, "L2").changed
+    assert (_l2(home).canary, _l2(home).canary_path, _l2(home).generation) == (None, None, 3)
+    assert not end_canary(home, "L2").changed
+
+
+def test_a_canary_that_cannot_serve_changes_nothing(home: Path) -> None:
+    folder = home / "adapters" / _digest(2).removeprefix("sha256:")
+    (folder / "adapter_model.safetensors").write_bytes(b"other")
+    before = _everything(home)
+    with pytest.raises(AdapterNotServable, match="altered"):
+        begin_canary(home, _report(1, 2), 5, verify=_whole)
+    with pytest.raises(PromotionRefused, match="INCONCLUSIVE"):
+        begin_canary(home, _report(1, 3, gains=2), 5, verify=_whole)
+    assert _everything(home) == before
+
+
+def test_a_canary_that_wins_is_promoted_by_its_report(home: Path) -> None:
+    report = _report(1, 2)
+    begin_canary(home, report, 5, verify=_whole)
+    assert promote(home, report, verify=_whole).changed
+    assert (_l2(home).champion, _l2(home).canary) == (_name(2), None)
+
+
+def test_going_back_after_a_canary_whose_export_was_lost_goes_back(home: Path) -> None:
+    """The last thing logged is no rollback, so there is none to be finished."""
+    _promote(home)
+    rollback(home, "L2")
+    with Registry.open(home) as registry:
+        registry.begin_canary("L2", _digest(3), 5, _report(1, 3))
+    result = rollback(home, "L2")
+    assert (result.changed, result.champion) == (True, _name(2))
+    assert _l2(home).canary is None
