@@ -34,10 +34,12 @@ class BrokenAnswer(EngineUnavailable):
 class EngineRefused(MolError, RuntimeError):
     """The engine answered a call with an error status."""
 
-    def __init__(self, message: str, status: int = 500) -> None:
+    def __init__(self, message: str, status: int = 500, detail: str = "") -> None:
         super().__init__(message)
         self.status = status
         """The HTTP status it answered with."""
+        self.detail = detail
+        """The engine's own words, without its address."""
 
 
 class AdapterNotServable(MolError, ValueError):

@@ -149,7 +149,9 @@ class OpenAIEngine:
         if status >= 400:
             text = content.decode("utf-8", "replace")[:300]
             raise EngineRefused(
-                f"The engine at {self.base_url!r} answered {path} with {status}: {text!r}.", status
+                f"The engine at {self.base_url!r} answered {path} with {status}: {text!r}.",
+                status,
+                _reason(content),
             )
 
     async def _stream(
@@ -191,6 +193,15 @@ class OpenAIEngine:
             f"The engine at {self.base_url!r} answered {path} with {str(raw)[:120]!r}, not as an "
             "OpenAI-compatible server would. Name one that is with '--engine'."
         )
+
+
+def _reason(content: bytes) -> str:
+    """Return the message of an error body, "" where it has none."""
+    try:
+        said = orjson.loads(content)["error"]["message"]
+    except _ODD:
+        return ""
+    return str(said)[:500]
 
 
 def _body(request: ChatRequest, token_ids: bool, stream: bool) -> dict[str, Any]:
