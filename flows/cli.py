@@ -14,6 +14,7 @@ from flows import console
 from flows.config import Settings, describe_settings, load_settings
 from flows.console import print_json, print_table, say
 from flows.router_command import router_app
+from flows.serve_command import serve
 from flows.slots_command import slots_app
 from serving.errors import MolError
 
@@ -38,6 +39,8 @@ for name, group in (
     ("router", router_app),
 ):
     app.add_typer(group, name=name)
+
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
 
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
 Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]

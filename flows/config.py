@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from curation.config import CurationConfig
 from promotion.config import GateConfig
+from serving.config import ServeConfig
 from serving.errors import MolError
 from serving.records import content_id
 from serving.slots import DEFAULT_PROFILE
@@ -75,6 +76,7 @@ class Settings(BaseModel):
     head: HeadConfig = HeadConfig()
     gate: GateConfig = GateConfig()
     suites: SuiteSizes = SuiteSizes()
+    serve: ServeConfig = ServeConfig()
 
     @property
     def train_config(self) -> TrainConfig:
@@ -84,7 +86,7 @@ class Settings(BaseModel):
     @property
     def learning_digest(self) -> str:
         """Content id of all that decides what a cycle learns and how it is judged."""
-        apart = {"home", "base", "sources", "registry", "head"}
+        apart = {"home", "base", "sources", "registry", "head", "serve"}
         raw = self.model_dump(mode="json", exclude=apart)
         return content_id(raw)
 
