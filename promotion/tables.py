@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
+from sqlalchemy.schema import CreateColumn
 
 from serving.disk import DiskFull
 from serving.errors import MolError
@@ -173,10 +174,8 @@ class Database:
                 return
         with self.writing() as connection:
             for column in _missing_columns(connection):
-                kind = column.type.compile(self.engine.dialect)
-                connection.exec_driver_sql(
-                    f"ALTER TABLE {slots_table.name} ADD COLUMN {column.name} {kind}"
-                )
+                said = CreateColumn(column).compile(self.engine)
+                connection.exec_driver_sql(f"ALTER TABLE {slots_table.name} ADD COLUMN {said}")
 
 
 def _missing_columns(connection: sa.Connection) -> list[sa.Column[Any]]:
