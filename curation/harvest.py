@@ -11,7 +11,7 @@ they were: nobody judged them, but a slot that stops writing them harms the othe
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from curation.examples import (
 )
 from serving.records import Hop, Message
 from serving.slots import Profile
+from traces.standing import SUPERSEDED, standing
 
 if TYPE_CHECKING:
     from traces.blame import Blame
@@ -80,6 +81,7 @@ class _Pick:
 
 def harvest(bundle: "TurnBundle", slot: str, profile: Profile, config: CurationConfig) -> Harvest:
     """Return the candidates that a turn offers to `slot`, or why there are none."""
+    bundle = replace(bundle, hops=standing(bundle.hops))
     refused = _turn_refusal(bundle, slot, profile)
     if refused is not None:
         return Harvest((), (), refused)
@@ -118,6 +120,8 @@ def _turn_refusal(bundle: "TurnBundle", slot: str, profile: Profile) -> str | No
         return reasons.TURN_FAILED
     if turn.canary or any(hop.canary for hop in bundle.hops):
         return reasons.CANARY
+    if outcome.rule == SUPERSEDED:
+        return reasons.ASKED_AGAIN
     if outcome.tier == "C":
         return reasons.IMPLICIT_ONLY
     if outcome.success is None or outcome.tier is None:
@@ -175,6 +179,8 @@ def _route_picks(
         if labels_in(hop.completion, profile) != {turn.slot}:
             return reasons.ROUTE_NOT_FOLLOWED
         return [_Pick(hop, hop.completion, "verified", "route")]
+    if turn.decision == "explored":
+        return reasons.EXPLORED
     refused = _blame_refusal(blame, "router", config)
     if refused is not None:
         return refused

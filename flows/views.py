@@ -45,6 +45,7 @@ def turn(settings: Settings, turn_id: str) -> dict[str, Any]:
 def turn_text(settings: Settings, turn_id: str) -> str:
     """Render one turn as a person wants to read it."""
     from traces.read import show_turn
+    from traces.standing import superseded_hops
 
     found = show_turn(settings.home, turn_id)
     t, outcome, blame = found.turn, found.outcome, found.blame
@@ -55,12 +56,15 @@ def turn_text(settings: Settings, turn_id: str) -> str:
         f"{t.decision} to {t.slot}, status {t.status}{f': {t.error}' if t.error else ''}",
         f"outcome: {result} ({outcome.rule}{f', tier {outcome.tier}' if outcome.tier else ''})",
     ]
+    if t.supersedes:
+        lines.append(f"asked again; supersedes turn {short_digest(t.supersedes)}")
     if blame:
         lines.append(f"blame: {blame.label}, confidence {blame.confidence:.2f}: {blame.evidence}")
     if outcome.correction:
         lines.append(f"the user wanted: {_message(outcome.correction)}")
+    replaced = superseded_hops(found.hops)
     for hop in found.hops:
-        lines += ["", *_hop(hop)]
+        lines += ["", *_hop(hop, hop.hop_id in replaced)]
     return "\n".join(lines)
 
 
@@ -168,8 +172,10 @@ def run(settings: Settings, key: str) -> dict[str, Any]:
     return found[0].model_dump(mode="json")
 
 
-def _hop(hop: Hop) -> list[str]:
+def _hop(hop: Hop, superseded: bool) -> list[str]:
     head = f"[{hop.role}] {hop.served_name or hop.model}, {hop.status}"
+    head += ", superseded by a later attempt" if superseded else ""
+    head += ", a further attempt" if hop.supersedes else ""
     if hop.prompt_tokens is not None:
         head += f", {hop.prompt_tokens} + {hop.completion_tokens} tokens, {hop.duration_s:.2f} s"
     lines = [head + (f": {hop.error}" if hop.error else "")]

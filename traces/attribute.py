@@ -26,6 +26,7 @@ from serving.slots import Profile
 from traces.blame import Blame, Context, blame, may_blame
 from traces.lake import Lake
 from traces.outcomes import Outcome, settle
+from traces.standing import superseded_turns
 from traces.tables import arrow_table, record_of
 
 _FETCH_ROWS = 500
@@ -48,7 +49,8 @@ class AttributeReport(Record):
     """Failed or suspect turns by class."""
     by_slot: dict[str, dict[str, int]]
     """Slot to `turns` it answered, `failed` among them, and `blamed`: turns that
-    are its adapter's fault, for the router also those it sent wrong."""
+    are its adapter's fault, for the router also those it sent wrong. Turns that were
+    asked again are not among them."""
     feedback_unmatched: int
     """Signals about turns that are not in the lake (yet)."""
     changed: int
@@ -92,16 +94,22 @@ class _Judged:
     slots: dict[str, str | None] = field(default_factory=dict)
     signals: set[str] = field(default_factory=set)
     """Ids of the feedback that named a turn."""
+    superseded: frozenset[str] = frozenset()
+    """Ids of the turns that were asked again."""
 
 
 def _judge(lake: Lake, profile: Profile, progress: Progress | None) -> _Judged:
     feedback, named = _feedback_by_turn(lake)
     total = _count(lake, "SELECT count(*) FROM turns")
-    judged = _Judged(signals=named)
+    judged = _Judged(signals=named, superseded=superseded_turns(lake))
     for conversations in _chunks(_conversations(lake)):
         for turns in conversations:
             for turn in turns:
-                judged.outcomes[turn.turn_id] = settle(turn, feedback.get(turn.turn_id, []))
+                judged.outcomes[turn.turn_id] = settle(
+                    turn,
+                    feedback.get(turn.turn_id, []),
+                    superseded=turn.turn_id in judged.superseded,
+                )
                 judged.slots[turn.turn_id] = turn.slot
         hops = _hops(lake, [turn for turns in conversations for turn in turns
                             if may_blame(turn, judged.outcomes[turn.turn_id])])  # fmt: skip
@@ -115,6 +123,8 @@ def _judge(lake: Lake, profile: Profile, progress: Progress | None) -> _Judged:
 def _blame_conversation(
     turns: list[Turn], hops: dict[str, Hop], profile: Profile, judged: _Judged
 ) -> None:
+    # What was asked again is in nobody's view any more.
+    turns = [turn for turn in turns if turn.turn_id not in judged.superseded]
     settled = [(turn, judged.outcomes[turn.turn_id]) for turn in turns]
     for index, (turn, outcome) in enumerate(settled):
         if may_blame(turn, outcome):
@@ -265,7 +275,7 @@ def _by_slot(judged: _Judged, profile: Profile) -> dict[str, dict[str, int]]:
     names = [*profile.labels, *(slot for slot in judged.slots.values() if slot is not None)]
     counts = {name: {"turns": 0, "failed": 0, "blamed": 0} for name in dict.fromkeys(names)}
     for turn_id, slot in judged.slots.items():
-        if slot is not None:
+        if slot is not None and turn_id not in judged.superseded:
             counts[slot]["turns"] += 1
             counts[slot]["failed"] += judged.outcomes[turn_id].success is False
     for verdict in judged.blames.values():

@@ -4,15 +4,18 @@ Pure and cheap: no model is asked. The first of these that holds decides:
 
 1. `user`: the request was refused before any engine call.
 2. `unknown`: the client left before the answer.
-3. `fallback`: an engine call failed, a stream broke, or the pool chose the slot.
+3. `fallback`: an engine call failed, a stream broke, the pool chose the slot, or the
+   base model answered because the router was not sure.
 4. `unknown`: the record is inconsistent (hops missing, two answers, time backwards).
 5. `tool`: a tool result of this turn reports an error.
-6. `router`: the evidence belongs to another slot than the one that answered.
+6. `router`: the evidence belongs to another slot than the one that answered. Where a
+   rule chose it, no adapter is to blame; where exploration drew it, it is a `fallback`.
 7. `summary:Lx`: the right answer needs a word that an earlier turn had and the
    summary of it, which is what the answering slot saw, had not.
 8. `adapter:Lx`: verified or explicit failure, and nothing speaks against the route.
 
 Where the evidence contradicts itself or there is none the answer is `unknown`.
+Attempts that a later one supersedes are no evidence.
 """
 
 import json
@@ -20,13 +23,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from serving.records import Feedback, Hop, Record, Turn
+from serving.records import BASE_SLOT, Feedback, Hop, Record, Turn
 from serving.slots import Profile
 from traces.literals import literals_of, occurs
 from traces.outcomes import Outcome, verifier_failed
+from traces.standing import SUPERSEDED, standing
 from traces.verifiers.tool_call import call_problem
 
-CODE_VERSION = "structural-1"
+CODE_VERSION = "structural-2"
 
 Klass = Literal["router", "adapter", "summary", "tool", "fallback", "user", "unknown"]
 
@@ -45,7 +49,7 @@ class Blame(Record):
     """In [0, 1]; 0 where nothing is claimed."""
     evidence: str
     right_slot: str | None = None
-    """For `router`: the slot that should have answered, if known."""
+    """For `router` and a wrong explored slot: the slot that should have answered, if known."""
     code_version: str = CODE_VERSION
 
     @property
@@ -66,6 +70,9 @@ class Context:
 class _Case:
     turn: Turn
     hops: tuple[Hop, ...]
+    """Those that stand."""
+    missing: int
+    """Hops of the turn that the lake does not have."""
     outcome: Outcome
     signals: tuple[Feedback, ...]
     context: Context
@@ -87,7 +94,8 @@ def blame(
     if not may_blame(turn, outcome):
         return None
     signals = tuple(Feedback.model_validate(s) for s in json.loads(outcome.signals))
-    case = _Case(turn, tuple(hops), outcome, signals, context, profile)
+    missing = len(set(turn.hop_ids) - {hop.hop_id for hop in hops})
+    case = _Case(turn, standing(hops), missing, outcome, signals, context, profile)
     for test in (_user, _abandoned, _fallback, _inconsistent, _tool, _router, _summary, _adapter):
         verdict = test(case)
         if verdict is not None:
@@ -97,6 +105,8 @@ def blame(
 
 def may_blame(turn: Turn, outcome: Outcome) -> bool:
     """Whether a turn is one that `blame` has something to say about."""
+    if outcome.rule == SUPERSEDED:
+        return False
     return outcome.success is False or turn.status != "ok" or outcome.tier == "C"
 
 
@@ -148,6 +158,9 @@ def _fallback(case: _Case) -> Blame | None:
     if case.turn.decision == "fallback":
         evidence = "the slot was chosen by an engine or pool fallback, not by the router"
         return _verdict(case, "fallback", evidence, confidence=0.9)
+    if case.turn.slot == BASE_SLOT:
+        why = ", for the router was not sure enough" if case.turn.decision == "unsure" else ""
+        return _verdict(case, "fallback", f"the base model answered{why}", confidence=0.9)
     if case.turn.status == "failed" and case.turn.hop_ids and case.outcome.tier is None:
         evidence = f"the turn failed: {case.turn.error or 'no reason given'}"
         return _verdict(case, "fallback", evidence, confidence=0.7)
@@ -155,9 +168,10 @@ def _fallback(case: _Case) -> Blame | None:
 
 
 def _inconsistent(case: _Case) -> Blame | None:
-    missing = len(set(case.turn.hop_ids) - {h.hop_id for h in case.hops})
-    if missing or not case.answers:
-        return _unknown(case, f"{missing} hops are missing" if missing else "no answer hop")
+    if case.missing or not case.answers:
+        return _unknown(
+            case, f"{case.missing} hops are missing" if case.missing else "no answer hop"
+        )
     for before, after in zip(case.hops, case.hops[1:], strict=False):
         if after.started_at < before.started_at:
             return _unknown(case, "the hops' clocks run backwards")
@@ -213,8 +227,14 @@ def _router(case: _Case) -> Blame | None:
     if found is None:
         return None
     evidence, right_slot = found
+    klass: Klass = "router"
+    slot: str | None = case.profile.router
+    if case.turn.decision == "explored":
+        klass, slot, evidence = "fallback", None, f"exploration drew the slot: {evidence}"
+    elif case.turn.decision == "rule":
+        slot, evidence = None, f"a rule chose the slot: {evidence}"
     return _verdict(
-        case, "router", evidence, slot=case.profile.router, right_slot=right_slot,
+        case, klass, evidence, slot=slot, right_slot=right_slot,
         confidence=_CONFIDENCE[case.outcome.tier] - (0.0 if right_slot else 0.1),
     )  # fmt: skip
 
@@ -280,7 +300,9 @@ def _summary(case: _Case) -> Blame | None:
                 f"{turn.slot}, and its summary did not hand it over to {case.turn.slot}"
             )
             sure = _CONFIDENCE[case.outcome.tier] - (0.0 if literal.strong else 0.2)
-            return _verdict(case, "summary", evidence, slot=turn.slot, confidence=sure)
+            # Nobody trains the base model, whose summaries these are.
+            slot = None if turn.slot == BASE_SLOT else turn.slot
+            return _verdict(case, "summary", evidence, slot=slot, confidence=sure)
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from serving.records import Feedback, Message, Record, Turn, canonical_json
+from traces.standing import SUPERSEDED
 
 Tier = Literal["A", "B", "C"]
 
@@ -39,9 +40,10 @@ def verifier_failed(signal: Feedback) -> bool:
     return signal.value is None or signal.value < 1.0
 
 
-def settle(turn: Turn, feedback: Sequence[Feedback]) -> Outcome:
+def settle(turn: Turn, feedback: Sequence[Feedback], *, superseded: bool = False) -> Outcome:
     """Settle a turn's signals by one rule.
 
+    0. A turn that was asked again has no outcome (`superseded`): the later one counts.
     1. A turn that gave no answer failed (`not_answered`); an abandoned one has no
        outcome (`abandoned`), whatever was said about it.
     2. A beats B beats C: the highest tier that spoke decides alone.
@@ -53,7 +55,7 @@ def settle(turn: Turn, feedback: Sequence[Feedback]) -> Outcome:
     6. Without signals success is None (`unjudged`).
     """
     signals = sorted(feedback, key=lambda f: (f.created_at, f.feedback_id))
-    success, tier, rule = _verdict(turn, signals)
+    success, tier, rule = (None, None, SUPERSEDED) if superseded else _verdict(turn, signals)
     edits = [f.correction for f in signals if f.kind == "edit" and f.correction is not None]
     return Outcome(
         turn_id=turn.turn_id,

@@ -44,14 +44,16 @@ VIEWS: tuple[View, ...] = (
     ),
     View(
         "v_success_by_slot",
-        "Success rate by slot, version and day; turns without a verdict are counted apart.",
+        "Success rate by slot, version and day; turns without a verdict are counted apart, "
+        "turns asked again not at all.",
         """
         SELECT t.slot, t.digest, CAST(t.started_at AS DATE) AS day, count(*) AS turns,
                count(*) FILTER (o.success) AS succeeded,
                count(*) FILTER (NOT o.success) AS failed,
                count(*) FILTER (o.success IS NULL) AS unjudged,
                count(*) FILTER (o.success) / nullif(count(o.success), 0) AS success_rate
-        FROM turns t LEFT JOIN outcomes o USING (turn_id) GROUP BY ALL
+        FROM turns t LEFT JOIN outcomes o USING (turn_id)
+        WHERE o.rule IS DISTINCT FROM 'superseded' GROUP BY ALL
         """,
     ),
     View(
@@ -68,15 +70,17 @@ VIEWS: tuple[View, ...] = (
         "Routing confusion: slot that answered against slot that should have, by decision.",
         """
         SELECT t.decision, t.slot AS answered_by,
-               CASE WHEN b.klass = 'router' THEN b.right_slot ELSE t.slot END AS should_be,
+               CASE WHEN b.klass = 'router' THEN b.right_slot
+                    ELSE coalesce(b.right_slot, t.slot) END AS should_be,
                count(*) AS turns, count(*) FILTER (o.success) AS succeeded
         FROM turns t LEFT JOIN outcomes o USING (turn_id) LEFT JOIN blame b USING (turn_id)
-        GROUP BY ALL
+        WHERE o.rule IS DISTINCT FROM 'superseded' GROUP BY ALL
         """,
     ),
     View(
         "v_latency",
-        "Latency in seconds and tokens by slot, version and role of the hop.",
+        "Latency in seconds and tokens by slot, version and role of the hop; attempts that a "
+        "later one replaced are `retried`, not `failed`.",
         f"""
         SELECT {_SLOT_OF_HOP} AS slot, {_VERSION_OF_HOP} AS digest, h.role, count(*) AS hops,
                quantile_cont(h.duration_s, 0.5) AS p50_s,
@@ -85,8 +89,11 @@ VIEWS: tuple[View, ...] = (
                sum(h.prompt_tokens) AS prompt_tokens,
                sum(h.completion_tokens) AS completion_tokens,
                sum(h.cached_tokens) / nullif(sum(h.prompt_tokens), 0) AS cached_share,
-               count(*) FILTER (h.status <> 'ok') AS failed
-        FROM hops h GROUP BY ALL
+               count(*) FILTER (h.status <> 'ok' AND r.hop_id IS NULL) AS failed,
+               count(r.hop_id) AS retried
+        FROM hops h LEFT JOIN (SELECT DISTINCT supersedes AS hop_id FROM hops) r
+          ON r.hop_id = h.hop_id
+        GROUP BY ALL
         """,
     ),
     View(

@@ -4,6 +4,8 @@ Proved: own view verbatim, the completion and source of each kind of row, every 
 Nothing is faked but the texts; no lake is needed.
 """
 
+from dataclasses import replace
+
 import pytest
 from curation_turns import (
     PROFILE,
@@ -247,3 +249,30 @@ def test_the_summary_of_a_verified_turn_is_replayed_as_it_was():
 )
 def test_other_summaries_are_not_replayed(turn):
     assert all(c.example.duty != "summary" for c in from_turn(turn).candidates)
+
+
+def test_a_replaced_attempt_teaches_nothing():
+    lost = hop("L2", [user("Sort.")], says("sor"), seq=1)
+    again = hop("L2", [user("Sort.")], says("sorted(x)"), seq=2, supersedes=lost.hop_id)
+    assert only(bundle(hops=[lost, again])).completion == says("sorted(x)")
+
+
+def test_a_turn_asked_again_teaches_nothing():
+    turn = edited()
+    outcome = turn.outcome.model_copy(
+        update={"rule": "superseded", "success": None, "tier": None, "correction": None}
+    )
+    assert from_turn(replace(turn, outcome=outcome)).reason == reasons.ASKED_AGAIN
+
+
+def test_an_explored_failure_teaches_the_router_nothing():
+    turn = misrouted()
+    assert from_turn(turn, "L0").candidates
+    explored = turn.turn.model_copy(update={"decision": "explored"})
+    assert from_turn(replace(turn, turn=explored), "L0").reason == reasons.EXPLORED
+
+
+@pytest.mark.parametrize("slot", ["L0", "L2"])
+def test_the_base_model_s_answer_teaches_no_slot(slot):
+    hops = [route_hop("Sort.", "L2"), hop("base", [user("Sort.")], says("x"), served_name="base")]
+    assert from_turn(bundle(slot="base", hops=hops), slot).candidates == ()

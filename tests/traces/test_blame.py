@@ -193,3 +193,47 @@ def test_an_inconsistent_record_is_unknown_with_the_reason(
     assert verdict is not None
     assert verdict.klass == "unknown"
     assert words in verdict.evidence
+
+
+def test_the_base_model_s_failures_are_no_adapter_s() -> None:
+    hops = [HOPS[0], hop(slot="base", model="base", served_name="base")]
+    verdict = judged(FAILED, hops=hops, decision="unsure")
+
+    assert verdict is not None
+    assert (verdict.label, verdict.right_slot) == ("fallback", None)
+    assert verdict.evidence == "the base model answered, for the router was not sure enough"
+    assert label(FAILED, hops=hops[1:], decision="direct") == "fallback"
+
+
+MISROUTED = signal(value=0.0, name="tool_call")
+"""L1's verifier failed, and L2 answered."""
+
+
+@pytest.mark.parametrize(
+    ("decision", "to_blame", "right_slot"),
+    [
+        ("routed", "router:L0", "L1"),
+        ("rule", "router", "L1"),
+        ("explored", "fallback", "L1"),
+    ],
+)
+def test_a_wrong_route_is_the_router_s_only_where_the_router_chose(
+    decision: str, to_blame: str, right_slot: str
+) -> None:
+    verdict = judged(MISROUTED, decision=decision)
+
+    assert verdict is not None
+    assert (verdict.label, verdict.right_slot) == (to_blame, right_slot)
+
+
+@pytest.mark.parametrize("decision", ["rule", "explored"])
+def test_a_right_route_leaves_the_adapter_to_blame_whoever_chose_it(decision: str) -> None:
+    assert label(FAILED, decision=decision) == "adapter:L2"
+
+
+def test_a_word_lost_by_the_base_model_s_summary_is_no_slot_s() -> None:
+    said = hop(slot="base", model="base", served_name="base")
+    earlier = turn_of([said], turn_id="t0", request="My cat is Biscuit.", decision="unsure")
+    edit = signal("edit", None, correction=says('print("Biscuit")'))
+
+    assert label(edit, context=Context((earlier,))) == "summary"
