@@ -8,7 +8,6 @@ follows waits for it.
 
 import asyncio
 import hashlib
-import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -32,7 +31,8 @@ from serving.versions import Versions
 
 WAIT_FOR_RESULTS_S = 3600.0
 """A turn whose tool results have not come by then counts as abandoned."""
-_log = logging.getLogger(__name__)
+SUMMARY_LIMIT_S = 15.0
+"""How long a server that stops waits for summaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,17 @@ class FullTurns:
             for turn_id in [i for i, held in self._held.items() if held.until < now]:
                 self._leave(turn_id)
 
-    async def close(self) -> None:
-        """Finish the summaries under way; what waits for tool results is left to a restart."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def close(self, limit_s: float = SUMMARY_LIMIT_S) -> None:
+        """Finish the summaries under way; what waits for tool results is left to a restart.
+
+        A summary that takes longer is given up: the turn's first words stand in for it.
+        """
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=limit_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     async def _begun(self, place: Place, ask: Ask, caller: Caller) -> tuple[Waiting, Lease]:
         conversation_id = place.conversation_id or caller.session or f"conv_{uuid.uuid4().hex}"

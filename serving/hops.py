@@ -251,7 +251,7 @@ class _Draft:
                 "cached_tokens": result.cached_tokens,
                 "prompt_token_ids": result.prompt_token_ids,
                 "completion_token_ids": result.completion_token_ids,
-                "ttft_s": result.ttft_s,
+                "ttft_s": None if result.ttft_s is None else round(result.ttft_s, 6),
             }
         hop = Hop(**values | fields)
         turn.hops.append(hop)

@@ -31,6 +31,7 @@ from serving.hop_role import KEY_HEADER
 from serving.hops import TurnFailed
 from serving.metrics import Metrics
 from serving.passthrough import SESSION_HEADER, Passthrough
+from serving.protocols.events import encode
 from serving.recorder import Recorder
 from serving.versions import Versions
 
@@ -107,7 +108,7 @@ class Request:
 
     async def json(self, value: Any, status: int = 200, more: dict[str, str] | None = None) -> None:
         """Answer with a JSON value."""
-        await self.bytes(orjson.dumps(value), "application/json", status, more)
+        await self.bytes(encode(value), "application/json", status, more)
 
     async def start_stream(self, first: bytes) -> None:
         """Begin a stream of server-sent events."""
