@@ -21,6 +21,9 @@ class InvalidAdapterName(MolError, ValueError):
 class EngineUnavailable(MolError, ConnectionError):
     """The engine does not answer, or not as an OpenAI-compatible server would."""
 
+    timed_out = False
+    """Whether it was reached and took too long; asking again would take as long."""
+
 
 class BrokenAnswer(EngineUnavailable):
     """The engine stopped in the middle of an answer."""

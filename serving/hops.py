@@ -183,10 +183,12 @@ def record_route(
     draft.record("ok", result, response_id=None, params=canonical_json({}), **fields)
 
 
-async def _is_mended(server: Server, name: str, problem: MolError) -> bool:
+async def _is_mended(
+    server: Server, name: str, problem: EngineRefused | EngineUnavailable
+) -> bool:
     """Say whether a failed call may be made again: nobody answered, or the adapter was lost."""
-    if not isinstance(problem, EngineRefused):
-        return True
+    if isinstance(problem, EngineUnavailable):
+        return not problem.timed_out
     if problem.status != 404 or server.restore is None:
         return False
     try:

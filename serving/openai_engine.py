@@ -181,7 +181,8 @@ class OpenAIEngine:
         except _ODD as error:
             why = f"the stream is none of a chat completion: {type(error).__name__} {error}"
         if lost is not None:
-            raise BrokenAnswer(str(lost), result) from lost
+            lost.partial = result
+            raise lost
         if result is None or why is not None:
             raise BrokenAnswer(
                 f"The engine at {self.base_url!r} broke off its answer: {why}.", result

@@ -89,16 +89,20 @@ class Upstream:
 
     def unavailable(self, error: BaseException) -> EngineUnavailable:
         """Return the error for a call that got no answer at all."""
-        return EngineUnavailable(
+        problem = EngineUnavailable(
             f"No answer from the engine at {self.base_url!r}: {_told(error)}. "
             "Start one with 'make vllm' or name another with '--engine'."
         )
+        problem.timed_out = _is_late(error)
+        return problem
 
     def broken(self, error: BaseException) -> BrokenAnswer:
         """Return the error for a call whose answer stopped in the middle."""
-        return BrokenAnswer(
+        problem = BrokenAnswer(
             f"No answer from the engine at {self.base_url!r} to its end: {_told(error)}."
         )
+        problem.timed_out = _is_late(error)
+        return problem
 
     async def _open(
         self, loop: asyncio.AbstractEventLoop
@@ -207,6 +211,11 @@ class Forwarded:
             if not piece:
                 return
             yield piece
+
+
+def _is_late(error: BaseException) -> bool:
+    """Say whether it was reached before the time was up."""
+    return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
 
 
 def _told(error: BaseException) -> str:
