@@ -7,7 +7,7 @@ work (given up when the client leaves), and an answer or an error in the shape o
 protocol that was asked in.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ from serving import feedback
 from serving.access import request_id_of, until_client_leaves
 from serving.engine import Delta
 from serving.exchange import Ask, RequestInvalid
+from serving.hop_role import KEY_HEADER
 from serving.inbound import Endpoint, Handle, Request, Services, refusal_for
 from serving.metrics import CONTENT_TYPE
 from serving.protocols import anthropic_messages, chat, responses
@@ -38,7 +39,7 @@ def create_app(services: Services) -> Starlette:
         endpoint = Endpoint(services, path, handle, protocol, is_open=is_open)
         return Route(path, endpoint, methods=methods, include_in_schema=False)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             route("/v1/chat/completions", ["POST"], _chat),
             route("/v1/responses", ["POST"], _turn_in(responses), responses),
@@ -54,13 +55,15 @@ def create_app(services: Services) -> Starlette:
         ],
         exception_handlers={404: _no_endpoint, 405: _no_endpoint},
     )
+    app.router.redirect_slashes = False  # it would redirect to whatever Host was said
+    return app
 
 
 async def _chat(services: Services, request: Request) -> None:
     raw = await request.body(services.config)
     model = raw.get("model") if isinstance(raw, dict) else None
     if isinstance(model, str) and services.versions.known(model):
-        await _work(services, request, _pass_on(services, request, model, raw))
+        await _work(services, request, lambda: _pass_on(services, request, model, raw))
     else:
         await _take_turn(services, request, chat, raw)
 
@@ -72,9 +75,16 @@ def _turn_in(protocol: ModuleType) -> Handle:
     return handle
 
 
-async def _work(services: Services, request: Request, work: Coroutine[Any, Any, None]) -> None:
-    async with services.admission.place():
-        await until_client_leaves(request.receive, work)
+async def _work(
+    services: Services, request: Request, work: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Do the work when there is a place for it; a client that leaves leaves the queue too."""
+
+    async def placed() -> None:
+        async with services.admission.place():
+            await work()
+
+    await until_client_leaves(request.receive, placed())
 
 
 async def _pass_on(services: Services, request: Request, slot: str, raw: dict[str, Any]) -> None:
@@ -97,7 +107,7 @@ async def _take_turn(services: Services, request: Request, protocol: ModuleType,
             + _and_slots(services, protocol),
             param="model", code="model_not_found", status=404,
         )  # fmt: skip
-    await _work(services, request, _turn(services, request, protocol, ask))
+    await _work(services, request, lambda: _turn(services, request, protocol, ask))
 
 
 async def _turn(services: Services, request: Request, protocol: ModuleType, ask: Ask) -> None:
@@ -158,7 +168,7 @@ async def _readiness(services: Services, request: Request) -> None:
     """Say whether a full turn can be had: a slot table is in force and an engine answers."""
     reasons = []
     if not services.versions.ready:
-        reasons.append(services.versions.last_error or "no slot table is in force yet")
+        reasons.append("no slot table is in force yet; the admin API's /health says why")
     if not await services.healthy():
         reasons.append("no replica of the engine answers")
     status = "ready" if not reasons else "not_ready"
@@ -174,13 +184,28 @@ async def _openapi(services: Services, request: Request) -> None:
 
 
 async def _forget_keys(services: Services, request: Request) -> None:
-    """Take note that a conversation of the proxy is over: an arm follows from its key alone."""
+    """Take note that turns of the proxy are over, by their conversation keys."""
+    keys: Any = [request.headers.get(KEY_HEADER)]
+    if keys == [None]:
+        raw = await request.body(services.config)
+        keys = raw.get("routing_keys") if isinstance(raw, dict) else None
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise RequestInvalid(
+                f"Name the keys in {KEY_HEADER!r}, or as a list in 'routing_keys'.",
+                param="routing_keys",
+            )
+    services.passthrough.leases.forget(keys)
     await request.json({"status": "ok"})
 
 
 async def _no_endpoint(request: StarletteRequest, problem: Exception) -> JSONResponse:
     status = getattr(problem, "status_code", 404)
-    path = request.url.path[:80]
-    why = f"{request.method} is not for {path!r}" if status == 405 else f"There is no {path!r}"
+    # Not `request.url`: that is made with the Host header, which may be anything.
+    path = request.scope["path"]
+    shown = path[:80]
+    why = f"{request.method} is not for {shown!r}" if status == 405 else f"There is no {shown!r}"
     refusal = RequestInvalid(f"{why}; see /openapi.json.", code="no_endpoint", status=status)
-    return JSONResponse(chat.error_body(refusal, request_id_of(request.headers)), status)
+    request_id = request_id_of(request.headers)
+    protocol: ModuleType = anthropic_messages if path.startswith("/v1/messages") else chat
+    headers = {"x-request-id": request_id, **(getattr(problem, "headers", None) or {})}
+    return JSONResponse(protocol.error_body(refusal, request_id), status, headers)

@@ -1,7 +1,8 @@
 """Requests for a slot name: one hop of an MoL proxy that stands above.
 
-The name becomes the slot's champion or canary, the same for all requests with one
-conversation key; everything else goes through as it is, in both directions. What the
+The name becomes the slot's champion or canary, the same arm for all requests with one
+conversation key and the same version for all hops of one turn; everything else goes
+through as it is, in both directions. What the
 adapter saw and said is recorded as a hop. Asking the engine for token ids and, on route
 hops, for log-probabilities is added for the record and taken out of the answer again.
 """
@@ -17,6 +18,8 @@ from starlette.types import Send
 
 from serving.config import ServeConfig
 from serving.errors import BrokenAnswer, EngineUnavailable
+from serving.exchange import RequestInvalid
+from serving.hop_leases import HopLeases
 from serving.hop_record import Attempt, HopBuilder
 from serving.hop_role import KEY_HEADER, ROLE_HEADER
 from serving.metrics import Metrics
@@ -30,7 +33,8 @@ from serving.versions import Versions
 PATH = "/v1/chat/completions"
 SESSION_HEADER = "x-session-id"
 ADAPTER_HEADER = b"x-mol-adapter"
-_ASKED_FOR_THE_RECORD = ("return_token_ids", "logprobs")
+_ANSWERED_BY = {"return_token_ids": "token_ids", "logprobs": "logprobs"}
+"""Fields asked for the record, and where in a choice the engine answers them."""
 
 
 @dataclass(slots=True)
@@ -43,6 +47,10 @@ class Passthrough:
     recorder: Recorder
     metrics: Metrics
     builder: HopBuilder = field(default_factory=HopBuilder)
+    leases: HopLeases = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.leases = HopLeases(self.versions, self.config.timeouts.drain_s)
 
     async def pass_on(
         self, slot: str, raw: dict[str, Any], headers: Headers, send: Send, request_id: str
@@ -51,16 +59,26 @@ class Passthrough:
 
         Raises:
             EngineUnavailable: if no replica answers and nothing was sent yet.
+            BrokenAnswer: if the answer breaks off.
+            RequestInvalid: (404) if the slot is gone since the request came.
         """
         key = headers.get(KEY_HEADER) or headers.get(SESSION_HEADER)
-        with self.versions.lease(key or _fallback_key(raw)) as lease:
+        sticky = key or _fallback_key(raw)
+        said_role = headers.get(ROLE_HEADER)
+        with self.leases.take(sticky, slot, said_role, raw) as lease:
+            if slot not in lease.names:
+                raise RequestInvalid(
+                    f"No model {slot!r} any more.",
+                    param="model", code="model_not_found", status=404,
+                )  # fmt: skip
             call = _Call(
                 raw=raw,
                 name=lease.names[slot],
                 slot=slot,
                 canary=slot in lease.canaries,
+                sticky=sticky,
                 key=key,
-                said_role=headers.get(ROLE_HEADER),
+                said_role=said_role,
                 agent=headers.get("user-agent"),
                 extras=self._extras(raw, headers),
                 request_id=request_id,
@@ -75,8 +93,10 @@ class Passthrough:
                     last = problem
                     continue
                 if status is not None:
+                    self.leases.expect_results(lease, call.tool_calls)
                     return status
                 # The engine lost the adapter, for example by being started anew.
+                last = None
                 await self.versions.ensure(call.name)
             if last is not None:
                 raise last
@@ -92,7 +112,7 @@ class Passthrough:
                 PATH,
                 orjson.dumps({**call.raw, **call.extras, "model": call.name}),
                 {"content-type": "application/json", "x-request-id": call.request_id},
-                affinity=attempt.key or "",
+                affinity=call.sticky,
                 attempt=number,
                 timeout_s=self.config.timeouts.hop_s,
             ) as answer:
@@ -179,12 +199,16 @@ class _Call:
     name: str
     slot: str
     canary: bool
+    sticky: str
+    """What decides arm and replica: the key, or what stands in for it."""
     key: str | None
     said_role: str | None
     agent: str | None
     extras: dict[str, Any]
     request_id: str
     sent: bool = False
+    tool_calls: set[str] = field(default_factory=set)
+    """Ids of the tool calls in the answer."""
 
     def attempt(self) -> Attempt:
         return Attempt(self.raw, self.name, self.canary, self.key, self.said_role, self.agent)
@@ -200,22 +224,28 @@ class _Call:
         return {"type": "http.response.start", "status": status, "headers": headers}
 
     def shown(self, answer: dict[str, Any], part: str) -> dict[str, Any]:
-        """Return the answer, or a chunk of it, as the proxy would have got it from the engine."""
+        """Return the answer, or a chunk of it, as the proxy would have got it from the engine.
+
+        What was asked for the record is null there, as it is where nobody asked.
+        """
         shown = {**answer, "model": self.slot} if "model" in answer else dict(answer)
-        if "return_token_ids" in self.extras:
-            shown.pop("prompt_token_ids", None)
-        if not self.extras:
-            return shown
-        hidden = {"token_ids"} if "return_token_ids" in self.extras else set()
-        hidden |= {"logprobs"} & self.extras.keys()
+        hidden = {_ANSWERED_BY[field] for field in self.extras}
+        if "token_ids" in hidden and "prompt_token_ids" in shown:
+            shown["prompt_token_ids"] = None
         choices = shown.get("choices")
         if isinstance(choices, list):
-            shown["choices"] = [
-                {k: v for k, v in choice.items() if k not in hidden}
-                if isinstance(choice, dict) else choice
-                for choice in choices
-            ]  # fmt: skip
+            shown["choices"] = [self._shown_choice(choice, part, hidden) for choice in choices]
         return shown
+
+    def _shown_choice(self, choice: Any, part: str, hidden: set[str]) -> Any:
+        if not isinstance(choice, dict):
+            return choice
+        said = choice.get(part)
+        calls = said.get("tool_calls") if isinstance(said, dict) else None
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict) and call.get("id"):
+                self.tool_calls.add(str(call["id"]))
+        return {k: None if k in hidden else v for k, v in choice.items()}
 
 
 async def _send_events(send: Send, chunks: Iterable[dict[str, Any]]) -> None:
@@ -227,8 +257,7 @@ async def _send_events(send: Send, chunks: Iterable[dict[str, Any]]) -> None:
 def _fallback_key(raw: dict[str, Any]) -> str:
     """Return what stays the same in a conversation without a key: its user, or how it began."""
     user = raw.get("user")
-    if isinstance(user, str) and user:
-        return user
     messages = raw.get("messages")
-    first = messages[:2] if isinstance(messages, list) else None
-    return blake2b(repr(first).encode(errors="replace"), digest_size=16).hexdigest()
+    began: Any = messages[:2] if isinstance(messages, list) else None
+    stays = user if isinstance(user, str) and user else began
+    return blake2b(repr(stays).encode(errors="replace"), digest_size=16).hexdigest()
