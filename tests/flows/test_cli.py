@@ -21,7 +21,8 @@ FLOWS = Path(sys.executable).with_name("flows")
 COMMANDS = [
     ["run"], ["config"], ["promote"], ["rollback"], ["sql"], ["traces", "list"],
     ["traces", "show"], ["datasets", "list"], ["datasets", "show"], ["adapters", "list"],
-    ["adapters", "show"], ["runs", "list"], ["runs", "show"],
+    ["adapters", "show"], ["runs", "list"], ["runs", "show"], ["router", "train"],
+    ["router", "show"], ["router", "rollback"],
 ]  # fmt: skip
 
 
