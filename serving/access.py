@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import ipaddress
 import math
 import os
 import re
@@ -73,20 +74,33 @@ class Keys:
         """Return a name for the holder of the request's key that does not tell the key.
 
         Raises:
-            RequestInvalid: (401) without a key that is in force.
+            RequestInvalid: (401) without a key that is in force; (403) where no key is needed
+                and the request names another host than this machine.
         """
         if not self._keys:
+            _check_host(headers.get("host", ""))
             return ""
         scheme, _, said = headers.get("authorization", "").partition(" ")
         given = said if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         # All are compared, so that the time tells nothing about which one came close.
-        matches = [hmac.compare_digest(given.strip().encode(), key) for key in self._keys]
+        # Latin-1 gives back the bytes that were sent.
+        matches = [hmac.compare_digest(given.strip().encode("latin-1"), k) for k in self._keys]
         if not any(matches):
             raise RequestInvalid(
                 "No valid API key; send one as 'Authorization: Bearer ...'.",
                 code="invalid_api_key", status=401,
             )  # fmt: skip
         return hashlib.sha256(self._keys[matches.index(True)]).hexdigest()[:12]
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a name or an address is that of this machine to itself."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def request_id_of(headers: Headers) -> str:
@@ -124,6 +138,22 @@ async def read_body(receive: Receive, headers: Headers, limit_bytes: int, limit_
             f"The request's body was not here after {limit_s:g} s.",
             code="request_timeout", status=408,
         ) from error  # fmt: skip
+
+
+async def drain(receive: Receive, limit_bytes: int, limit_s: float) -> None:
+    """Take what a client still sends after it was refused.
+
+    A connection that is closed with bytes unread is reset, and the client never gets to read
+    why.
+    """
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            while size <= limit_bytes:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+                size += len(message.get("body", b""))
 
 
 async def until_client_leaves(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
@@ -173,7 +203,8 @@ class Admission:
         Raises:
             RequestInvalid: (429) if the queue is full or the wait too long.
         """
-        if self.running >= self._limits.max_running or self._waiters:
+        # Whoever leaves hands the place over, so as long as one is free nobody waits for it.
+        if self.running >= self._limits.max_running:
             await self._wait()
         else:
             self.running += 1
@@ -193,11 +224,14 @@ class Admission:
             async with asyncio.timeout(self._limits.max_wait_s):
                 await turn
         except TimeoutError as error:
-            raise self._full(f"No place came free in {self._limits.max_wait_s:g} s") from error
+            if not _is_given(turn):  # else it came free at the last moment
+                raise self._full(f"No place came free in {self._limits.max_wait_s:g} s") from error
+        except asyncio.CancelledError:
+            if _is_given(turn):
+                self._leave()
+            raise
         finally:
             self._waiters.pop(turn, None)
-            if turn.done() and not turn.cancelled() and asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                self._leave()
 
     def _leave(self) -> None:
         """Hand the place to whoever waits longest, or free it."""
@@ -212,6 +246,25 @@ class Admission:
         return RequestInvalid(
             f"{why}: {self.running} requests run and {self.waiting} wait; try again later.",
             code="overloaded", status=429, retry_after_s=min(60, max(1, math.ceil(behind))),
+        )  # fmt: skip
+
+
+def _is_given(turn: asyncio.Future[None]) -> bool:
+    return turn.done() and not turn.cancelled()
+
+
+def _check_host(host: str) -> None:
+    """Refuse a request that a page in a browser made under a name that now leads here.
+
+    Source: DNS rebinding (Jackson et al. 2007). To the browser such a page has our origin, so
+    that only the name it asks for gives it away.
+    """
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if host and not is_loopback(name.lower()):
+        raise RequestInvalid(
+            f"The host {host[:80]!r} is not the loopback; ask '127.0.0.1' or 'localhost', or let "
+            f"the server need API keys ({KEYS}).",
+            code="host_not_allowed", status=403,
         )  # fmt: skip
 
 

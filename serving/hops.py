@@ -183,9 +183,7 @@ def record_route(
     draft.record("ok", result, response_id=None, params=canonical_json({}), **fields)
 
 
-async def _is_mended(
-    server: Server, name: str, problem: EngineRefused | EngineUnavailable
-) -> bool:
+async def _is_mended(server: Server, name: str, problem: EngineRefused | EngineUnavailable) -> bool:
     """Say whether a failed call may be made again: nobody answered, or the adapter was lost."""
     if isinstance(problem, EngineUnavailable):
         return not problem.timed_out

@@ -20,10 +20,11 @@ from serving.access import (
     Admission,
     ClientLeft,
     Keys,
+    drain,
     read_body,
     request_id_of,
 )
-from serving.config import ServeConfig
+from serving.config import LimitsConfig, ServeConfig
 from serving.errors import BrokenAnswer, EngineRefused, EngineUnavailable, MolError
 from serving.exchange import RequestInvalid
 from serving.full_turns import Caller, FullTurns
@@ -32,6 +33,7 @@ from serving.hops import TurnFailed
 from serving.metrics import Metrics
 from serving.passthrough import SESSION_HEADER, Passthrough
 from serving.protocols.events import encode
+from serving.protocols.refusals import check_depth
 from serving.recorder import Recorder
 from serving.versions import Versions
 
@@ -54,13 +56,14 @@ class Services:
     """Whether at least one replica of the engine answers."""
 
     def recording(self) -> dict[str, Any]:
-        """Return what became of the records so far."""
+        """Return what became of the records so far; of the disk's errors without the path."""
         stats = self.recorder.stats()
+        error = stats.last_error
         return {
             "recorded": stats.recorded,
             "dropped": dict(stats.dropped),
             "queued": stats.queued,
-            "last_error": stats.last_error,
+            "last_error": error and error.partition(":")[0],
         }
 
 
@@ -100,11 +103,13 @@ class Request:
         limits, timeouts = config.limits, config.timeouts
         raw = await read_body(self.receive, self.headers, limits.max_body_bytes, timeouts.body_s)
         try:
-            return orjson.loads(raw)
+            value = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise RequestInvalid(
                 f"The body is not JSON: {error.msg} at character {error.pos}.", code="invalid_json"
             ) from None
+        check_depth(raw, value)
+        return value
 
     async def json(self, value: Any, status: int = 200, more: dict[str, str] | None = None) -> None:
         """Answer with a JSON value."""
@@ -125,6 +130,15 @@ class Request:
         if events:
             await self.send({"type": "http.response.body", "body": events, "more_body": True})
 
+    async def close(self, body: bytes, status: int, limits: LimitsConfig, limit_s: float) -> None:
+        """Refuse a body that has not been read to its end, then close the connection."""
+        headers = self._head(len(body), "application/json") | {"connection": "close"}
+        await self._start(status, headers)
+        await self.stream(body)
+        if "expect" not in self.headers:  # else the client asked before it sent the body
+            await drain(self.receive, 16 * limits.max_body_bytes, limit_s)
+        await self.end_stream(b"")
+
     async def end_stream(self, events: bytes) -> None:
         """Send the last events."""
         await self.send({"type": "http.response.body", "body": events})
@@ -133,15 +147,19 @@ class Request:
         self, body: bytes, kind: str, status: int = 200, more: dict[str, str] | None = None
     ) -> None:
         """Answer with a whole body."""
-        headers = {
+        await self._start(status, self._head(len(body), kind) | (more or {}))
+        await self.send({"type": "http.response.body", "body": body})
+
+    def _head(self, length: int, kind: str) -> dict[str, str]:
+        return {
             "content-type": kind,
-            "content-length": str(len(body)),
+            "content-length": str(length),
             "x-request-id": self.request_id,
-            **(more or {}),
         }
+
+    async def _start(self, status: int, headers: dict[str, str]) -> None:
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self.watched_send({"type": "http.response.start", "status": status, "headers": raw})
-        await self.send({"type": "http.response.body", "body": body})
 
 
 Handle = Callable[[Services, Request], Awaitable[None]]
@@ -187,10 +205,13 @@ class Endpoint:
             more["retry-after"] = str(problem.retry_after_s)
         if problem.status == 401:
             more["www-authenticate"] = "Bearer"
-        if problem.status in (408, 413):
-            more["connection"] = "close"
         body = self._protocol.error_body(problem, request.request_id)
-        await request.json(body, problem.status, more)
+        if problem.status in (408, 413):
+            limits, timeouts = self._services.config.limits, self._services.config.timeouts
+            limit_s = timeouts.body_s if problem.status == 413 else 0.0
+            await request.close(orjson.dumps(body), problem.status, limits, limit_s)
+        else:
+            await request.json(body, problem.status, more)
 
 
 def refusal_for(problem: Exception, request_id: str) -> RequestInvalid:
@@ -207,17 +228,19 @@ def refusal_for(problem: Exception, request_id: str) -> RequestInvalid:
             "The engine is overloaded; try again later.",
             code="overloaded", status=429, retry_after_s=1,
         )  # fmt: skip
+    if isinstance(cause, EngineUnavailable) and cause.timed_out:
+        return RequestInvalid(
+            "The engine did not answer in time.", code="engine_timeout", status=504,
+            retry_after_s=1,
+        )  # fmt: skip
     if isinstance(cause, BrokenAnswer):
         return RequestInvalid(
             "The engine broke off its answer; ask again.", code="engine_broke_off", status=502
         )
     if isinstance(cause, EngineUnavailable):
-        late = isinstance(cause.__cause__, TimeoutError)
         return RequestInvalid(
-            "The engine did not answer in time." if late else "The engine does not answer.",
-            code="engine_timeout" if late else "engine_unavailable",
-            status=504 if late else 503, retry_after_s=1,
-        )  # fmt: skip
+            "The engine does not answer.", code="engine_unavailable", status=503, retry_after_s=1
+        )
     if isinstance(problem, TurnFailed | MolError):
         return RequestInvalid(
             "The engine answered, but not so that the turn could go on.",

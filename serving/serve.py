@@ -11,7 +11,6 @@ if the environment has no admin key, `<home>/admin.key`. `flows serve` runs it.
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import secrets
@@ -25,7 +24,7 @@ from typing import Any
 
 import uvicorn
 
-from serving.access import Admission, Keys, KeysInvalid
+from serving.access import Admission, Keys, KeysInvalid, is_loopback
 from serving.admin import create_admin
 from serving.child import HOST
 from serving.config import ServeConfig
@@ -90,7 +89,7 @@ async def running(
         MolError: if the conversations of before cannot be opened.
     """
     keys = Keys.from_environment(environment)
-    if not keys and not _is_loopback(config.host):
+    if not keys and not is_loopback(config.host):
         raise KeysInvalid(
             f"Host {config.host!r} is not the loopback, so API keys are needed. Set MOL_API_KEYS "
             "or MOL_API_KEYS_FILE, or listen on '127.0.0.1'."
@@ -249,15 +248,6 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 def _url(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _admin_keys(home: Path, environment: Mapping[str, str]) -> Keys:

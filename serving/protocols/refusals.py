@@ -16,6 +16,8 @@ from serving.exchange import RequestInvalid
 
 MAX_SHOWN = 80
 MAX_DEPTH = 200
+_WRITER_DEPTH = 254
+"""Levels that the JSON writer manages; answers and calls of engines wrap a request's parts."""
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -61,6 +63,22 @@ def read(model: type[B], raw: Any) -> B:
     except TypeError as error:
         raise _unwritable(raw, str(error)) from None
     return body
+
+
+def check_depth(text: bytes, value: Any) -> None:
+    """Refuse a body that is nested so deep that its parts could not be passed on.
+
+    Raises:
+        RequestInvalid: if it has more than 200 levels.
+    """
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return
+    for _ in range(_WRITER_DEPTH - MAX_DEPTH):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        raise RequestInvalid(f"The body is nested more than {MAX_DEPTH} levels deep.") from None
 
 
 def refused(param: str, why: str, code: str = "invalid_request") -> RequestInvalid:
