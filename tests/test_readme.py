@@ -1,4 +1,7 @@
-"""Every command of the README runs, and every file it links to is there. Nothing is faked."""
+"""Every command of README and docs runs, and every file the README links to is there.
+
+Nothing is faked.
+"""
 
 import re
 import shlex
@@ -13,9 +16,11 @@ pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+DOCS = [README, *(file.read_text() for file in sorted((ROOT / "docs").glob("*.md")))]
 COMMANDS = [
     line
-    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for text in DOCS
+    for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     for line in block.split("\n")
 ]
 
