@@ -67,13 +67,19 @@ class Lake:
             if isinstance(error, LakeUnavailable):
                 raise
             raise _unavailable(root, error) from error
-        if not read_only:
-            try:
+        try:
+            if not read_only:
                 lake._create_missing()
-            except BaseException:
-                lake.connection.close()
-                raise
-        return lake
+                return lake
+            if not lake._missing():
+                return lake
+        except BaseException:
+            lake.connection.close()
+            raise
+        # Made by an older version: readers need the new columns and views too.
+        lake.close()
+        cls.open(home).close()
+        return cls.open(home, read_only=True)
 
     def __enter__(self) -> Self:
         return self

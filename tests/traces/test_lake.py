@@ -100,10 +100,11 @@ def test_a_failed_commit_leaves_nothing(home: Path) -> None:
         assert lake.snapshot_id() == before
 
 
-def test_a_lake_of_an_older_version_gets_the_new_columns(home: Path) -> None:
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_lake_of_an_older_version_gets_the_new_columns(home: Path, read_only: bool) -> None:
     with Lake.open(home) as lake:
         lake.connection.execute("ALTER TABLE hops DROP COLUMN confidence")
-    with Lake.open(home) as lake:
+    with Lake.open(home, read_only=read_only) as lake:
         names = [c[0] for c in lake.connection.execute("SELECT * FROM hops").description]
 
     assert "confidence" in names
