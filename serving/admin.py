@@ -22,6 +22,7 @@ from serving.access import ClientLeft, Keys, KeysInvalid, read_body, request_id_
 from serving.disk import DiskFull
 from serving.errors import MolError
 from serving.exchange import RequestInvalid
+from serving.head import HeadInvalid
 from serving.loading import VersionRefused
 from serving.slot_table import SlotTableInvalid, parse_slot_file
 from serving.versions import StaleTable, Versions
@@ -33,6 +34,7 @@ _STATUS: tuple[tuple[type[MolError], int, str], ...] = (
     (SlotTableInvalid, 400, "invalid_table"),
     (StaleTable, 409, "stale_generation"),
     (VersionRefused, 422, "version_refused"),
+    (HeadInvalid, 422, "version_refused"),
     (DiskFull, 507, "disk_full"),
 )
 """What each refusal is in HTTP."""

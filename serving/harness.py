@@ -53,6 +53,14 @@ class Harnesses:
             self._made.popitem(last=False)
         return harness
 
+    def check(self, table: SlotFile) -> None:
+        """Refuse a table whose router head cannot be used.
+
+        Raises:
+            HeadInvalid: saying why.
+        """
+        self.make(table, table)
+
     def make(self, served: SlotFile, table: SlotFile) -> Harness:
         """Return the harness for the slots that are served of a table.
 

@@ -145,7 +145,8 @@ async def _start(
     recorder = Recorder(config.record.folder or home / "spool", config.record)
     recorder.start()
     stack.push_async_callback(asyncio.to_thread, recorder.close)
-    versions = Versions(engine, home, config.base_name, timeouts.drain_s)
+    harnesses = Harnesses(profile, home, config.router)
+    versions = Versions(engine, home, config.base_name, timeouts.drain_s, check=harnesses.check)
     stack.push_async_callback(versions.close)
     admission = Admission(config.limits)
     metrics = Metrics(recorder.stats, documents.stats, lambda: versions.table)
@@ -158,8 +159,7 @@ async def _start(
         stack.push_async_callback(embedder.close)
         embed = embedder.embed
     turns = FullTurns(
-        engine, config, versions, Harnesses(profile, home, config.router), conversations, recorder,
-        metrics, embed,
+        engine, config, versions, harnesses, conversations, recorder, metrics, embed,
     )  # fmt: skip
     stack.push_async_callback(turns.close)
     passthrough = Passthrough(engine, config, versions, recorder, metrics)

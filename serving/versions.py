@@ -51,11 +51,17 @@ class Versions:
         drain_s: float = 300.0,
         *,
         step_s: float = 120.0,
+        check: Callable[[SlotFile], object] | None = None,
     ) -> None:
-        """Serve adapters of a home folder; one load or probe may take `step_s` seconds."""
+        """Serve adapters of a home folder.
+
+        One load or probe may take `step_s` seconds; `check` raises a `MolError` for a table
+        that cannot be served for other reasons.
+        """
         self._home = home
         self._base_name = base_name
         self._drain_s = drain_s
+        self._check = check
         self._loader = AdapterLoader(getattr(engine, "engines", (engine,)), step_s)
         self._current = Release(SlotFile(slots=()), base_name, home, ())
         self._draining: list[Release] = []
@@ -178,6 +184,8 @@ class Versions:
                 await commit()
             return False
         missing: dict[str, str] = {}
+        if self._check is not None:
+            await asyncio.to_thread(self._check, table)
         try:
             for entry in engine_slots(table):
                 try:
