@@ -23,6 +23,7 @@ from serving.exchange import Ask, RequestInvalid
 from serving.hops import OpenTurn
 from serving.own_view import ANYONE, Conversation, Entry
 from serving.records import Message, Record, content_id
+from serving.turn import check_results
 
 _NODES_IN_MEMORY = 20_000
 
@@ -124,10 +125,13 @@ class Conversations:
             if found is not None:
                 head = ()
         waiting = await self._waiting(found["open"]) if found and "open" in found else None
-        parent = waiting.parent if waiting else found["turn"] if found else None
+        parent = waiting.parent if waiting else found.get("turn") if found else None
         key = _place_key(parent, head, tail)
         asked = await self._get("asked", scope, key) if named or parent is not None else None
-        brought, text, exchanged = _split(head, tail, waiting is not None)
+        if _has_results(tail) and waiting is None:
+            brought, text, exchanged = _replayed(ask, head, tail)
+        else:
+            brought, text, exchanged = head, _text_of(tail), ()
         return Place(
             parent=parent,
             conversation_id=await self._conversation_id(parent, waiting),
@@ -162,7 +166,7 @@ class Conversations:
     def keep_waiting(self, ask: Ask, scope: str, waiting: Waiting, response_id: str) -> None:
         """Remember a turn that waits for tool results, as the client left off."""
         turn = waiting.turn
-        key = f"{turn.turn_id}:{len(turn.exchanged)}"
+        key = _state(turn)
         self._documents.put(f"open:{key}", _WAITING.dump_json(waiting))
         self._refer(ask, scope, turn.exchanged[-1], {"open": key}, response_id)
 
@@ -195,6 +199,15 @@ class Conversations:
     def note_asked(self, scope: str, place: Place, turn_id: str) -> None:
         """Remember that a place's text was asked, to know it again."""
         self._documents.put(f"asked:{scope}:{place.key}", _dump({"turn": turn_id}))
+
+    async def taken_up(self, turn: OpenTurn) -> str | None:
+        """Return the latest turn that went on from where this one waits; None if none did."""
+        raw = await self._documents.get(f"taken:{_state(turn)}")
+        return None if raw is None else str(json.loads(raw)["turn"])
+
+    def note_taken_up(self, turn: OpenTurn, turn_id: str) -> None:
+        """Remember that a turn went on from where this one waits, or never will."""
+        self._documents.put(f"taken:{_state(turn)}", _dump({"turn": turn_id}))
 
     def summarise_later(self, turn_id: str, task: "asyncio.Task[None]") -> None:
         """Let whoever follows this turn wait for its summary."""
@@ -279,29 +292,41 @@ def _entries_of(brought: Sequence[Message]) -> list[Entry]:
     return entries
 
 
-def _split(
-    head: tuple[Message, ...], tail: tuple[Message, ...], waiting: bool
+def results_refused(ask: Ask, why: str) -> RequestInvalid:
+    """Return the error about tool results that do not fit the calls."""
+    param = "input" if ask.protocol == "responses" else "messages"
+    return RequestInvalid(why, param=param, code="tool_result_without_call")
+
+
+def _replayed(
+    ask: Ask, head: tuple[Message, ...], tail: tuple[Message, ...]
 ) -> tuple[tuple[Message, ...], str, tuple[Message, ...]]:
     """Return the history brought along, the user's text, and what a turn made elsewhere had.
 
     Tool results for a turn that is not remembered replay it from its user's text on.
 
     Raises:
-        RequestInvalid: if there is no such text.
+        RequestInvalid: if there is no such text, or they do not answer the calls before them.
     """
-    if waiting or not _has_results(tail):
-        return head, _text_of(tail), ()
     asked = next((n for n in range(len(head), 0, -1) if head[n - 1].role == "user"), 0)
     if asked == 0:
-        raise RequestInvalid(
+        raise results_refused(
+            ask,
             "The tool results answer no call of this conversation; send the messages before "
             "them too.",
-            param="messages", code="tool_result_without_call",
-        )  # fmt: skip
+        )
+    try:
+        check_results(head[-1].tool_calls, tail)
+    except ValueError as problem:
+        raise results_refused(ask, str(problem)) from problem
     begin = asked
     while begin > 1 and head[begin - 2].role == "user":
         begin -= 1
     return head[: begin - 1], _text_of(head[begin - 1 : asked]), (*head[asked:], *tail)
+
+
+def _state(turn: OpenTurn) -> str:
+    return f"{turn.turn_id}:{len(turn.exchanged)}"
 
 
 def _has_results(messages: Sequence[Message]) -> bool:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from serving.config import ServeConfig
-from serving.conversations import Conversations, Place, Waiting
+from serving.conversations import Conversations, Place, Waiting, results_refused
 from serving.engine import Engine, OnDelta
 from serving.exchange import Ask, Reply, RequestInvalid
 from serving.harness import Harnesses
@@ -25,12 +25,14 @@ from serving.leases import Lease
 from serving.metrics import Metrics
 from serving.own_view import clipped_summary
 from serving.recorder import Recorder
-from serving.records import Hop
-from serving.turn import begin_turn, continue_turn, finished, summarise
+from serving.records import Hop, Message
+from serving.turn import begin_turn, check_results, continue_turn, finished, summarise
 from serving.versions import Versions
 
 WAIT_FOR_RESULTS_S = 3600.0
 """A turn whose tool results have not come by then counts as abandoned."""
+MOST_HELD = 10_000
+"""Turns that may wait for tool results; of more the longest waiting counts as abandoned."""
 SUMMARY_LIMIT_S = 15.0
 """How long a server that stops waits for summaries."""
 
@@ -73,8 +75,6 @@ class FullTurns:
     metrics: Metrics
     embed: Callable[[str], Any] | None = None
     _held: dict[str, _Held] = field(default_factory=dict)
-    _continued: set[str] = field(default_factory=set)
-    """Turns whose waiting state was taken up already."""
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
     async def take(
@@ -90,40 +90,36 @@ class FullTurns:
         scope = caller.scope(ask.user)
         named = bool(caller.session or ask.user)
         place = await self.conversations.locate(ask, scope, named)
-        if place.waiting is not None and not place.results:
-            self._leave(place.waiting.turn.turn_id)
         if place.waiting is not None and place.results:
-            waiting, lease = self._resumed(place.waiting, ask)
+            waiting, lease = await self._resumed(place.waiting, place.results, ask, caller)
         else:
             waiting, lease = await self._begun(place, ask, caller)
         turn = waiting.turn
         lease.hold(turn.turn_id)
         try:
             server = self._server(lease, waiting.names)
-        except BaseException:
-            lease.release(turn.turn_id)
-            raise
-        self.conversations.note_asked(scope, place, turn.turn_id)
-        try:
+            self.conversations.note_asked(scope, place, turn.turn_id)
             await self._answer(server, place, waiting, ask, on_delta)
+            turn.response_ids.append(response_id)
+            reply = _reply(ask, turn, response_id, created_at)
+            if turn.pending_calls:
+                self.conversations.keep_waiting(ask, scope, waiting, response_id)
+            else:
+                first_words = clipped_summary(server.profile, turn.exchanged)
+                self.conversations.keep(ask, scope, place, turn, first_words, response_id)
         except (TurnFailed, asyncio.CancelledError) as problem:
             self._end(turn, lease, "failed" if isinstance(problem, TurnFailed) else "abandoned")
             raise
-        except BaseException:
-            lease.release(turn.turn_id)
+        except BaseException as problem:
+            turn.error = f"{type(problem).__name__}: {problem}"
+            self._end(turn, lease, "failed")
             raise
-        turn.response_ids.append(response_id)
-        reply = _reply(ask, turn, response_id, created_at)
+        if place.waiting is not None and not place.results:
+            self._leave(place.waiting.turn.turn_id)
         if turn.pending_calls:
-            self.conversations.keep_waiting(ask, scope, waiting, response_id)
-            self._held[turn.turn_id] = _Held(turn, lease, time.monotonic() + WAIT_FOR_RESULTS_S)
+            self._hold(turn, lease)
         else:
-            first_words = clipped_summary(server.profile, turn.exchanged)
-            self.conversations.keep(ask, scope, place, turn, first_words, response_id)
-            task = asyncio.create_task(self._close(server, turn, lease))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            self.conversations.summarise_later(turn.turn_id, task)
+            self._finish(server, turn, lease)
         return reply
 
     async def sweep(self, every_s: float = 5.0) -> None:
@@ -149,7 +145,7 @@ class FullTurns:
     async def _begun(self, place: Place, ask: Ask, caller: Caller) -> tuple[Waiting, Lease]:
         conversation_id = place.conversation_id or caller.session or f"conv_{uuid.uuid4().hex}"
         conversation = await self.conversations.conversation(place, conversation_id, ask)
-        lease = self.versions.lease(caller.session or ask.user or conversation_id)
+        lease = self.versions.lease(_key(caller, ask, conversation_id))
         if not self.versions.ready:
             raise RequestInvalid(
                 "The server has no slot table yet; try again in a moment.",
@@ -169,26 +165,33 @@ class FullTurns:
         )
         return Waiting(turn, place.parent, dict(lease.names), ask.instructions), lease
 
-    def _resumed(self, waiting: Waiting, ask: Ask) -> tuple[Waiting, Lease]:
+    async def _resumed(
+        self, waiting: Waiting, results: tuple[Message, ...], ask: Ask, caller: Caller
+    ) -> tuple[Waiting, Lease]:
         """Take up a turn that waited; the same results again are another turn in its place."""
+        try:
+            check_results(waiting.turn.pending_calls, results)
+        except ValueError as problem:
+            raise results_refused(ask, str(problem)) from problem
+        earlier = await self.conversations.taken_up(waiting.turn)
         turn = replace(
             waiting.turn, options=ask.options, max_tokens=ask.max_tokens,
             exchanged=list(waiting.turn.exchanged), hops=list(waiting.turn.hops),
             response_ids=list(waiting.turn.response_ids),
         )  # fmt: skip
-        held = self._held.pop(turn.turn_id, None)
-        state = f"{turn.turn_id}:{len(turn.exchanged)}"
-        lease = held.lease if held else self.versions.lease(turn.conversation_id)
+        held = self._held.get(turn.turn_id)
+        lease = held.lease if held else self.versions.lease(_key(caller, ask, turn.conversation_id))
         if not lease.alive or lease.names.get(turn.slot) != waiting.names.get(turn.slot):
             raise RequestInvalid(
                 f"The version that began this turn, {waiting.names.get(turn.slot)!r}, serves no "
                 "longer; send the user's message again.",
                 code="turn_expired", status=409,
             )  # fmt: skip
-        if state in self._continued:
-            turn.supersedes, turn.turn_id = turn.turn_id, f"turn_{uuid.uuid4().hex}"
+        self._held.pop(turn.turn_id, None)
+        if earlier is not None:
+            turn.supersedes, turn.turn_id = earlier, f"turn_{uuid.uuid4().hex}"
             turn.hops, turn.response_ids = [], []
-        self._continued.add(state)
+        self.conversations.note_taken_up(waiting.turn, turn.turn_id)
         return replace(waiting, turn=turn), lease
 
     async def _answer(
@@ -196,12 +199,7 @@ class FullTurns:
     ) -> None:
         turn = waiting.turn
         if place.results:
-            try:
-                await continue_turn(server, turn, place.results, on_delta)
-            except ValueError as problem:
-                raise RequestInvalid(
-                    str(problem), param="messages", code="tool_result_without_call"
-                ) from problem
+            await continue_turn(server, turn, place.results, on_delta)
             return
         conversation = await self.conversations.conversation(place, turn.conversation_id, ask)
         await begin_turn(server, conversation, turn, ask.tools, on_delta)
@@ -212,9 +210,22 @@ class FullTurns:
         finally:
             self._end(turn, lease, "ok")
 
+    def _hold(self, turn: OpenTurn, lease: Lease) -> None:
+        self._held[turn.turn_id] = _Held(turn, lease, time.monotonic() + WAIT_FOR_RESULTS_S)
+        if len(self._held) > MOST_HELD:
+            self._leave(next(iter(self._held)))
+
+    def _finish(self, server: Server, turn: OpenTurn, lease: Lease) -> None:
+        task = asyncio.create_task(self._close(server, turn, lease))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.conversations.summarise_later(turn.turn_id, task)
+
     def _leave(self, turn_id: str) -> None:
+        """Give up a turn that waits for tool results; should they come, another one begins."""
         held = self._held.pop(turn_id, None)
         if held is not None:
+            self.conversations.note_taken_up(held.turn, turn_id)
             self._end(held.turn, held.lease, "abandoned")
 
     def _end(
@@ -245,6 +256,11 @@ class FullTurns:
     def _record(self, hop: Hop) -> None:
         self.metrics.hop(hop)
         self.recorder.put(hop)
+
+
+def _key(caller: Caller, ask: Ask, conversation_id: str) -> str:
+    """Return what keeps a conversation with one arm of a canary."""
+    return caller.session or ask.user or conversation_id
 
 
 def _reply(ask: Ask, turn: OpenTurn, response_id: str, created_at: datetime) -> Reply:

@@ -26,7 +26,7 @@ from serving.own_view import (
     route_view,
     summary_view,
 )
-from serving.records import BASE_SLOT, Message, Turn, content_id
+from serving.records import BASE_SLOT, Message, ToolCall, Turn, content_id
 from serving.routing import (
     ChoiceInvalid,
     Settled,
@@ -116,7 +116,17 @@ def accept_results(turn: OpenTurn, results: Sequence[Message]) -> None:
         ValueError: if a result answers no pending call, one call is answered twice or not at
             all.
     """
-    pending = {call.id for call in turn.pending_calls}
+    check_results(turn.pending_calls, results)
+    turn.exchanged += results
+
+
+def check_results(calls: Sequence[ToolCall], results: Sequence[Message]) -> None:
+    """Check that the tool results among messages answer these calls, each one once.
+
+    Raises:
+        ValueError: if one answers none of them, one is answered twice or not at all.
+    """
+    pending = {call.id for call in calls}
     answered: set[str | None] = set()
     for result in results:
         if result.role != "tool":
@@ -130,7 +140,6 @@ def accept_results(turn: OpenTurn, results: Sequence[Message]) -> None:
         answered.add(result.tool_call_id)
     if pending - answered:
         raise ValueError(f"No tool result for {sorted(pending - answered)!r}; send one for each.")
-    turn.exchanged += results
 
 
 async def close_turn(server: Server, conversation: Conversation, turn: OpenTurn) -> Turn:
