@@ -5,11 +5,13 @@
 One process over plain sockets, which costs less than whatever it measures. In: a `Load`. Out,
 as one JSON line: a `Measured`. Latency is from the first byte sent to the last received, of
 the requests answered within the measured time; every answer must have status 200 and contain
-the expected text, or it counts as failed.
+the expected text, or it counts as failed. Measuring begins when every client has had an answer
+and goes on until there are a few for each, however slow whoever answers is. SIGTERM ends it.
 """
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +25,9 @@ from serving.child import HOST
 
 MARK = "@@@@@@@@@@@@@@@@"
 """Stands for sixteen hexadecimal digits that differ from conversation to conversation."""
+ANSWERS_A_CLIENT = 3
+"""Measured at least, within `PATIENCE_S`."""
+PATIENCE_S = 20.0
 DRAIN_LIMIT_S = 60.0
 
 
@@ -68,9 +73,11 @@ class _Generator:
         self.latencies_s: list[float] = []
         self.answered = 0
         self.problems: Counter[str] = Counter()
-        self.begin = self.end = 0.0
+        self.started = time.perf_counter()
+        self.begin: float | None = None
+        self.end: float | None = None
         self.idle = asyncio.Event()
-        self.active = 0
+        self.active = load.clients
         self.expected = load.expected.encode()
         self._conversations = 0
         # The number of conversations is not the same in two generators; the time is neither.
@@ -90,14 +97,32 @@ class _Generator:
             self.problems[problem] += 1
         else:
             self.answered += 1
-            if self.begin <= now < self.end:
+            if self.begin is not None and self.end is None:
                 self.latencies_s.append(now - asked_at)
-        if now < self.end:
+        self._move_on(now)
+        if self.end is None:
             return True
         self.active -= 1
         if self.active == 0:
             self.idle.set()
         return False
+
+    def stop(self) -> None:
+        """Measure no longer; what is on its way is waited for."""
+        self.end = self.end or time.perf_counter()
+
+    def _move_on(self, now: float) -> None:
+        load, asked = self.load, self.answered + sum(self.problems.values())
+        if self.begin is None:
+            if now - self.started < load.warm_s or (
+                asked < load.clients and now - self.started < PATIENCE_S
+            ):
+                return
+            self.begin = now
+        elif self.end is None and now - self.begin >= load.measure_s:
+            enough = len(self.latencies_s) >= ANSWERS_A_CLIENT * load.clients
+            if enough or self.problems or now - self.begin >= PATIENCE_S:
+                self.end = now
 
     def _request(self, body: str) -> list[bytes]:
         head = [f"POST {self.load.path} HTTP/1.1", f"Host: {HOST}:{self.load.port}"]
@@ -188,18 +213,18 @@ async def generate(load: Load) -> Measured:
     for _ in range(load.clients):
         _, client = await loop.create_connection(lambda: _Client(generator), HOST, load.port)
         clients.append(client)
-    generator.begin = time.perf_counter() + load.warm_s
-    generator.end = generator.begin + load.measure_s
-    generator.active = load.clients
+    loop.add_signal_handler(signal.SIGTERM, generator.stop)
+    generator.started = time.perf_counter()
     for client in clients:
         client.ask()
-    async with asyncio.timeout(load.warm_s + load.measure_s + DRAIN_LIMIT_S):
+    async with asyncio.timeout(load.warm_s + load.measure_s + 2 * PATIENCE_S + DRAIN_LIMIT_S):
         await generator.idle.wait()
     latencies = sorted(generator.latencies_s)
+    took_s = (generator.end or 0.0) - (generator.begin or 0.0)
     return Measured(
         p50_ms=_percentile_ms(latencies, 0.50),
         p99_ms=_percentile_ms(latencies, 0.99),
-        rps=round(len(latencies) / load.measure_s, 1),
+        rps=round(len(latencies) / took_s, 1) if latencies else 0.0,
         requests=len(latencies),
         answered=generator.answered,
         failed=sum(generator.problems.values()),

@@ -5,7 +5,8 @@
 It speaks as vLLM does: chat completions, plain and as a stream, with token ids, usage and
 log-probabilities where they are asked for; constrained choices; adapters loaded and unloaded
 by name, 404 for a name that is not there. Answers are rendered once and sent as bytes; only
-their ids differ. `GET /counts` tells how many chats each name was asked for.
+their ids differ. `GET /counts` tells how many chats of
+more than a token each name was asked for.
 """
 
 import argparse
@@ -75,7 +76,9 @@ class InstantEngine:
         if model not in self.adapters and model not in self.base_names:
             self.refused += 1
             return _error(404, f"The model `{model}` does not exist.")
-        self.chats[model] += 1
+        # One token is what a server asks for to see whether a name serves.
+        if body.get("max_tokens") != 1:
+            self.chats[model] += 1
         number = next(self._number)
         choices = (body.get("structured_outputs") or {}).get("choice")
         text = choices[number % len(choices)] if choices else ANSWER
@@ -105,7 +108,7 @@ class _Answer:
     def whole(self) -> bytes:
         choice: dict[str, Any] = {
             "index": 0,
-            "message": {"role": "assistant", "content": self.text, "tool_calls": []},
+            "message": {"role": "assistant", "content": self.text},
             "logprobs": self._logprobs(self.words),
             "finish_reason": "stop",
         }
