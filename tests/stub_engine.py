@@ -55,6 +55,8 @@ class Answer:
     (in a plain answer: in the middle of the body); `error_event`, `half_chunk`: the same, with
     vLLM's error event or half a JSON; `no_finish`, `no_done`: the end lacks that."""
     pieces: int = 1
+    raw: bytes = b""
+    """A recorded body to send as it is, with `status`; then only `hang` is heeded."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class StubEngine:
         self.url = ""
         self.requests: list[Asked] = []
         self.default = Answer()
+        self.answered: list[list[dict[str, Any]]] = []
+        """The body of each good chat answer, or the chunks of its stream, in order."""
         self.script: list[Answer] = []
         """Taken one after the other, the default afterwards."""
         self.reply: Callable[[Asked], Answer | None] | None = None
@@ -155,6 +159,8 @@ class StubEngine:
             await asyncio.sleep(answer.delay_s)
         if answer.fault == "refuse":
             return cut(request, web.StreamResponse())
+        if answer.raw:
+            return await replay(request, answer)
         if answer.status != 200:
             return refusal(answer.error, answer.status, answer.headers)
         body = asked.body
@@ -162,7 +168,8 @@ class StubEngine:
             return refusal(f"The model `{body['model']}` does not exist.", 404)
         if body.get("stream"):
             return await self._stream(request, answer, body)
-        whole = json.dumps(completion(answer, body)).encode()
+        self.answered.append([completion(answer, body)])
+        whole = json.dumps(self.answered[-1][0]).encode()
         if answer.fault not in ("die", "hang"):
             return web.Response(body=whole, content_type="application/json", headers=answer.headers)
         response = web.StreamResponse(headers={"Content-Length": str(len(whole))})
@@ -179,6 +186,8 @@ class StubEngine:
         response.content_type = "text/event-stream"
         await response.prepare(request)
         *pieces, finish, usage = chunks(answer, body)
+        with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        self.answered.append([*pieces, finish, *([usage] if with_usage else [])])
         if answer.fault not in ("", "no_finish", "no_done"):
             pieces = pieces[: answer.pieces]
         for piece in pieces:
@@ -196,7 +205,7 @@ class StubEngine:
             await response.write(event({"error": error | {"param": None}}))
         elif answer.fault != "no_finish":
             await response.write(event(finish))
-            if (body.get("stream_options") or {}).get("include_usage"):
+            if with_usage:
                 await response.write(event(usage))
         if answer.fault != "no_done":
             await response.write(b"data: [DONE]\n\n")
@@ -237,6 +246,18 @@ class StubEngine:
     async def _health(self, request: web.Request) -> web.Response:
         await self._note(request)
         return web.Response(status=200 if self.healthy else 503)
+
+
+async def replay(request: web.Request, answer: Answer) -> web.StreamResponse:
+    """Send a recorded body."""
+    kind = "text/event-stream" if answer.raw.startswith(b"data:") else "application/json"
+    response = web.StreamResponse(status=answer.status, headers={"Content-Type": kind})
+    await response.prepare(request)
+    await response.write(answer.raw)
+    if answer.fault == "hang":
+        await asyncio.Event().wait()
+    await response.write_eof()
+    return response
 
 
 def completion(answer: Answer, body: dict[str, Any]) -> dict[str, Any]:
