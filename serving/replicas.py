@@ -74,8 +74,16 @@ class Replicas:
         Raises:
             EngineUnavailable: if one cannot be asked.
         """
-        found = await asyncio.gather(*(engine.models() for engine in self.engines))
-        return {e.base_url: names for e, names in zip(self.engines, found, strict=True)}
+        # Waits for all, also if one fails: nothing runs on behind an error.
+        found = await asyncio.gather(
+            *(engine.models() for engine in self.engines), return_exceptions=True
+        )
+        served = {}
+        for engine, names in zip(self.engines, found, strict=True):
+            if isinstance(names, BaseException):
+                raise names
+            served[engine.base_url] = names
+        return served
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """Load a name on every replica that has not got it; on all or on none.

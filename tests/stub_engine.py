@@ -103,6 +103,7 @@ class StubEngine:
         self.forget_loads = False
         """Say that a load succeeded, but do not list it."""
         self.embedding: list[float] = [0.1, 0.2, 0.3]
+        self.models_delay_s = 0.0
         self.healthy = True
         self.running = 0
         self.most_running = 0
@@ -214,6 +215,7 @@ class StubEngine:
 
     async def _models(self, request: web.Request) -> web.Response:
         await self._note(request)
+        await asyncio.sleep(self.models_delay_s)
         cards = [{"id": n, "object": "model", "root": n, "parent": None} for n in self.base_names]
         cards += [
             {"id": name, "object": "model", "root": path, "parent": self.base_names[0]}

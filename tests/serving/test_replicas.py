@@ -202,5 +202,17 @@ def test_a_replica_that_is_away_fails_a_load_and_is_seen(
     assert [stub.adapters for stub in stubs] == [{}] * 3
 
 
+def test_no_call_runs_on_behind_the_failure_of_another(stubs: list[StubEngine]) -> None:
+    stubs[1].models_delay_s = 0.2
+    addresses = [f"http://{HOST}:{free_port()}", stubs[0].url, stubs[1].url]
+
+    async def ask(replicas: Replicas) -> int:
+        with pytest.raises(EngineUnavailable, match=addresses[0]):
+            await replicas.models()
+        return len(asyncio.all_tasks())
+
+    assert on(addresses, ask) == 1
+
+
 def test_an_embedding_comes_from_any_replica(stubs: list[StubEngine]) -> None:
     assert use(stubs, lambda replicas: replicas.embed("Hello")) == (0.1, 0.2, 0.3)
