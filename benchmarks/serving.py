@@ -59,9 +59,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             rival = stack.enter_context(serving_targets.harness(folder, engine.url, given.harness))
             targets.append(Target("harness", rival, turns(HARNESS_MODEL), {}, EXPECTED))
         samples = serving_rounds.take(targets, given.rounds, given.seconds, given.warm)
-        say_on_stderr("Changing all versions ten times under load ...")
+        say_on_stderr(f"Changing all versions {given.swaps} times under load ...")
         loads = [t.load(SWAP_CLIENTS, SWAP_LIMIT_S, 0.0) for t in targets[1:3]]
-        swaps = serving_swaps.measure(mol, loads)
+        swaps = serving_swaps.measure(mol, loads, given.swaps)
         turns_taken = serving_rounds.answered(samples, "turn") + swaps.pop("swap_answered")[1]
         report = _compared(samples) | swaps | recorded(engine, mol, turns_taken)
     report |= {"prefix_hit_rate": None}
@@ -169,6 +169,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--vllm", action="store_true", help="prefix cache on the real vLLM")
     parser.add_argument("--rounds", type=int, help="how often all are measured")
     parser.add_argument("--seconds", type=float, help="how long each is measured a round")
+    parser.add_argument("--swaps", type=int, default=10, help="changes of all versions under load")
     parser.add_argument("--conversations", type=int, default=4, help="for --vllm, of each kind")
     given = parser.parse_args(words)
     given.rounds = given.rounds or (2 if given.quick else 5)

@@ -30,6 +30,8 @@ _ID = "chatcmpl-0000000000000000"
 _JSON, _EVENTS = b"application/json", b"text/event-stream; charset=utf-8"
 _PIECE_WORDS = 2
 _IDS_PER_KIB = 256
+_SCATTER = 2654435761
+"""Knuth's multiplicative hash: 2**32 over the golden ratio."""
 
 
 class InstantEngine:
@@ -52,7 +54,8 @@ class InstantEngine:
             return _response(200, b"", _JSON)
         if path == b"/v1/models":
             names = (*self.base_names, *self.adapters)
-            return _json(200, {"object": "list", "data": [{"id": n, "object": "model"} for n in names]})  # fmt: skip
+            cards = [{"id": name, "object": "model"} for name in names]
+            return _json(200, {"object": "list", "data": cards})
         if path == b"/counts":
             return _json(200, {"chats": self.chats, "refused": self.refused})
         if path == b"/v1/load_lora_adapter":
@@ -81,7 +84,8 @@ class InstantEngine:
             self.chats[model] += 1
         number = next(self._number)
         choices = (body.get("structured_outputs") or {}).get("choice")
-        text = choices[number % len(choices)] if choices else ANSWER
+        # Scattered, so that no server's rhythm of hops always meets the same choice.
+        text = choices[(number * _SCATTER >> 32) % len(choices)] if choices else ANSWER
         with_ids = bool(body.get("return_token_ids"))
         with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         streams, logprobs = bool(body.get("stream")), bool(body.get("logprobs"))

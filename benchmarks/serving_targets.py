@@ -93,7 +93,9 @@ class Mol:
 def engine(folder: Path) -> Iterator[Process]:
     """Run the instant engine."""
     arguments = ["--names", ",".join(SLOTS)]
-    with _program(folder / "engine.log", "benchmarks.serving_stub", arguments, "/health") as running:
+    with _program(
+        folder / "engine.log", "benchmarks.serving_stub", arguments, "/health"
+    ) as running:
         yield running
 
 
@@ -101,7 +103,6 @@ def engine(folder: Path) -> Iterator[Process]:
 def mol(folder: Path, engine_url: str, rules: bool = False) -> Iterator[Mol]:
     """Run our server with a home in `folder`, recording on."""
     home, admin_port = folder / "home", free_port()
-    home.mkdir(parents=True, exist_ok=True)
     if not (home / "slots.json").exists():
         write_table(home, 0)
     arguments = ["--home", str(home), "--engine", engine_url, "--admin-port", str(admin_port)]
