@@ -48,7 +48,7 @@ class TimeoutConfig(_Section):
     hop_s: float = Field(default=600.0, gt=0)
     """One engine call."""
     body_s: float = Field(default=30.0, gt=0)
-    """For a client to send its request."""
+    """For a client to send its request's head, then its body, and to take some of its answer."""
     drain_s: float = Field(default=300.0, gt=0)
     """How long a replaced version still serves the turns that began with it."""
 

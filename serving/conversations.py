@@ -29,7 +29,10 @@ _NODES_IN_MEMORY = 20_000
 
 
 class Node(Record):
-    """A finished turn in its place: the turns before it are its parent's."""
+    """A finished turn in its place: the turns before it are its parent's.
+
+    Or, with the slot `ANYONE`, all turns that the client brought along there.
+    """
 
     turn_id: str
     parent: str | None
@@ -175,14 +178,14 @@ class Conversations:
     ) -> None:
         """Remember a finished turn."""
         parent = place.parent
-        brought = _entries_of(place.brought)
-        for before, entry in zip(range(len(brought), 0, -1), brought, strict=True):
-            made = content_id([turn.turn_id, before])
+        if brought := _entries_of(place.brought):
+            # Nobody looks at these one by one, so that one node is enough for all.
+            made = content_id([turn.turn_id, "brought"])
             self._put(
                 Node(
                     turn_id=made, parent=parent, conversation_id=turn.conversation_id,
-                    position=turn.position - before, slot=ANYONE, messages=entry.messages,
-                    summary="",
+                    position=turn.position - 1, slot=ANYONE, summary="",
+                    messages=tuple(message for entry in brought for message in entry.messages),
                 )
             )  # fmt: skip
             parent = made

@@ -28,6 +28,7 @@ from serving.access import Admission, Keys, KeysInvalid, is_loopback
 from serving.admin import create_admin
 from serving.child import HOST
 from serving.config import ServeConfig
+from serving.connection import connections
 from serving.conversations import Conversations
 from serving.documents import Documents
 from serving.errors import MolError
@@ -99,11 +100,13 @@ async def running(
     async with contextlib.AsyncExitStack() as stack:
         public = stack.enter_context(_listening(config.host, config.port))
         admin = stack.enter_context(_listening(HOST, config.admin_port))
+        for sock in (public, admin):
+            _give_up_on_deaf_clients(sock, config.timeouts.body_s)
         services, background = await _start(stack, home, profile, config, keys)
         table = home / "slots.json"
         servers = (
-            _Server(create_app(services)),
-            _Server(create_admin(services.versions, table, admin_keys)),
+            _Server(create_app(services), config.timeouts.body_s),
+            _Server(create_admin(services.versions, table, admin_keys), config.timeouts.body_s),
         )
         tasks = [
             asyncio.create_task(s.serve([sock]))
@@ -201,10 +204,13 @@ async def _cancelled(task: "asyncio.Task[None]") -> None:
 class _Server(uvicorn.Server):
     """uvicorn without signal handlers of its own: two of them share a process."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, head_s: float) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
+                http=connections(head_s),
+                ws="none",
+                proxy_headers=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -243,6 +249,16 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         ) from error
     with sock:
         yield sock
+
+
+def _give_up_on_deaf_clients(sock: socket.socket, limit_s: float) -> None:
+    """Let the system end a connection whose client takes nothing of its answer for so long.
+
+    It is inherited by the connections; only Linux has it.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        limit_ms = max(1, int(limit_s * 1000))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
 
 
 def _url(sock: socket.socket) -> str:

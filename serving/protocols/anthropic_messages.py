@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints
 from serving.exchange import Ask, RequestInvalid
 from serving.protocols.calls import CallLedger, chat_tool, check_tools, mode_choice, named_choice
 from serving.protocols.fields import (
+    MAX_MESSAGES,
     MAX_TOKENS,
     Body,
     CallId,
@@ -167,7 +168,9 @@ class MessageBody(Body):
 
     model: Name
     max_tokens: TokenLimit
-    messages: Annotated[list[AnyMessage], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[
+        list[AnyMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    ]
     system: Texts | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -17,6 +17,7 @@ from serving.exchange import Ask, Reply, RequestInvalid
 from serving.protocols.calls import CallLedger, chat_tool, check_tools, mode_choice, named_choice
 from serving.protocols.events import DONE, Progress, encode, event
 from serving.protocols.fields import (
+    MAX_MESSAGES,
     Body,
     CallId,
     Content,
@@ -156,7 +157,9 @@ StopText = Annotated[str, StringConstraints(min_length=1)]
 class ChatBody(OpenAISampling):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[
+        list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    ]
     max_tokens: TokenLimit | None = None
     max_completion_tokens: TokenLimit | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None

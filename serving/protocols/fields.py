@@ -19,6 +19,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 MAX_TOKENS = 2**31 - 1
+MAX_MESSAGES = 10_000
+"""Of one request; more would hold up everybody else, and no model takes so many."""
 
 
 class Body(BaseModel):

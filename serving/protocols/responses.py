@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 from serving.exchange import Ask
 from serving.protocols.calls import CallLedger, chat_tool, check_tools, mode_choice, named_choice
 from serving.protocols.fields import (
+    MAX_MESSAGES,
     Body,
     CallId,
     Content,
@@ -137,7 +138,9 @@ class Reasoning(Body):
 class ResponseBody(OpenAISampling):
     """The body of `POST /v1/responses`."""
 
-    input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
+    input: (
+        str | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    )
     instructions: str | None = None
     max_output_tokens: TokenLimit | None = None
     previous_response_id: Name | None = None
