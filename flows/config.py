@@ -59,7 +59,7 @@ class Settings(BaseModel):
     profile: Path = DEFAULT_PROFILE
     """TOML file with slots and prompts of the MoL server."""
     sources: tuple[Path, ...] = ()
-    """Trace files or folders to ingest."""
+    """Trace files or folders to ingest; none are the spool that `flows serve` writes."""
     first_adapters: Path | None = None
     """Folder with a PEFT folder for each slot, the champions of a new registry."""
     engine: str = "embedded"

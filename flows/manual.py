@@ -158,7 +158,8 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
     check(settings, stage)
     order = ["ingest", "attribute", "curate", "train", "gate", "promote"]
     steps: list[dict[str, Any]] = []
-    for source in settings.sources:
+    sources = stages.named_sources(settings) if stage in ("cycle", "ingest") else ()
+    for source in sources:
         found = find_sources(source)
         size = sum(file.size_bytes for file in found.files)
         what = f"{len(found.files)} files of {source} as {found.format}, {size:,} bytes"

@@ -50,17 +50,21 @@ def ingest_stage(settings: Settings, progress: Progress | None = None) -> "list[
 
 
 def named_sources(settings: Settings) -> tuple[Path, ...]:
-    """Return the sources.
+    """Return the sources; where none are named, the spool that `flows serve` writes.
 
     Raises:
         NothingToIngest: if there are none.
     """
-    if not settings.sources:
+    if settings.sources:
+        return settings.sources
+    spool = settings.serve.record.folder or settings.home / "spool"
+    if not spool.is_dir():
         raise NothingToIngest(
-            "No traces are named. Give a file or folder, as in 'flows run ingest PATH', "
-            "or list them under 'sources' in the configuration."
+            f"No traces are named, and 'flows serve' has recorded none in {str(spool)!r}. Give a "
+            "file or folder, as in 'flows run ingest PATH', or list them under 'sources' in the "
+            "configuration."
         )
-    return settings.sources
+    return (spool,)
 
 
 def attribute_stage(settings: Settings, progress: Progress | None = None) -> "AttributeReport":

@@ -17,6 +17,9 @@ import httpx
 import openai
 from mol_server import LIMIT_S, spool_lines
 
+from flows.config import load_settings
+from flows.stages import ingest_stage
+
 FLOWS = Path(sys.executable).with_name("flows")
 START_LIMIT_S = 100.0
 
@@ -59,6 +62,9 @@ def test_it_answers_records_and_leaves_nothing_running(tiny_base: Path, tmp_path
     kinds = [line["kind"] for line in spool_lines(home)]
     assert (kinds.count("hop"), kinds.count("turn")) == (3, 1)
     assert "k" * 20 not in "".join(said)
+    (report,) = ingest_stage(load_settings(None, (), {"home": home}))
+    added = report.funnel["hops_added"], report.funnel["turns_added"]
+    assert (added, report.quarantined) == ((3, 1), {})
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
