@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from serving.errors import MolError
-from serving.slots import DEFAULT_PROFILE, ProfileInvalid, UnknownSlot, load_profile
 from serving.own_view import route_view
+from serving.slots import DEFAULT_PROFILE, ProfileInvalid, UnknownSlot, load_profile
 
 TEXT = DEFAULT_PROFILE.read_text()
 
