@@ -8,7 +8,6 @@ supersedes.
 import asyncio
 import json
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -33,6 +32,8 @@ from serving.records import (
 from serving.slots import Profile
 
 SOURCE = "mol"
+_RNG = random.Random()  # noqa: S311
+"""Seeding one of its own for every turn would cost more than most of the turn's other steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Server:
     hop_timeout_s: float | None = None
     restore: Callable[[str], Awaitable[None]] | None = None
     """Has the engine load a name again that it lost."""
-    rng: random.Random = field(default_factory=random.Random)
+    rng: random.Random = _RNG
     """Draws the explored turns."""
     on_hop: Callable[[Hop], None] = lambda hop: None
     """Told of every hop as soon as it ended."""
@@ -69,7 +70,7 @@ class Server:
 
         The profile's own where the router is the plain one and no tools are offered.
         """
-        return _harness_digest(self.profile, self.router, json.dumps(tools))
+        return _harness_digest(self.profile, self.router, json.dumps(tools) if tools else "[]")
 
 
 @dataclass(slots=True)
@@ -143,9 +144,10 @@ async def run_hop(
         await on_delta(delta)
 
     supersedes: str | None = None
-    request = replace(request, affinity=turn.conversation_id, timeout_s=server.hop_timeout_s)
     for attempt in range(server.attempts):
-        request = replace(request, attempt=attempt)
+        request = replace(
+            request, affinity=turn.conversation_id, timeout_s=server.hop_timeout_s, attempt=attempt
+        )
         hop = _Draft(server, turn, role, request, supersedes)
         try:
             result = await server.engine.chat(request, watched if on_delta else None)
@@ -208,7 +210,7 @@ class _Draft:
         # A simulated clock stands still during a turn; durations are measured all the same.
         by_hops = turn.started_at + timedelta(seconds=sum(h.duration_s for h in turn.hops))
         self.started_at = max(server.clock(), by_hops)
-        self.asked_at = time.monotonic()
+        self.asked_at = server.clock()
 
     def failed(self, problem: EngineRefused | EngineUnavailable) -> Hop:
         broken = isinstance(problem, BrokenAnswer)
@@ -218,7 +220,8 @@ class _Draft:
 
     def record(self, status: HopStatus, result: ChatResult | None = None, **fields: Any) -> Hop:
         server, turn, request = self.server, self.turn, self.request
-        duration_s = result.duration_s if result else time.monotonic() - self.asked_at
+        spent_s = (server.clock() - self.asked_at).total_seconds()
+        duration_s = result.duration_s if result else max(0.0, spent_s)
         values: dict[str, Any] = {
             "source": SOURCE,
             "conversation_id": turn.conversation_id,
@@ -228,7 +231,7 @@ class _Draft:
             "role": self.role,
             "model": request.model,
             "messages": request.messages,
-            "tools": json.dumps(list(request.tools), ensure_ascii=False),
+            "tools": _tools_json(request.tools),
             "params": canonical_json(_params(request)),
             "status": status,
             "started_at": self.started_at,
@@ -273,6 +276,10 @@ def _harness_digest(profile: Profile, router: RouterConfig, tools: str) -> str:
     if router == RouterConfig() and tools == "[]":
         return profile.digest
     return content_id([profile.digest, router.model_dump(mode="json"), tools])
+
+
+def _tools_json(tools: tuple[dict[str, Any], ...]) -> str:
+    return json.dumps(list(tools), ensure_ascii=False) if tools else "[]"
 
 
 def _params(request: ChatRequest) -> dict[str, Any]:
