@@ -68,8 +68,8 @@ async def talk(url: str) -> Talk:
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=LIMIT_S) as client:
         talk = Talk(client)
         await _chat(talk)
-        await _use_tools(talk, {"stream": False})
-        await _use_tools(talk, {"stream": True})
+        await _use_tools(talk, "Play some folk.", stream=False)
+        await _use_tools(talk, "Put on techno music.", stream=True)
         await _respond(talk)
         await _leave(talk)
         await _say_too_much(talk)
@@ -77,25 +77,25 @@ async def talk(url: str) -> Talk:
 
 
 async def _chat(talk: Talk) -> None:
-    """Three turns of one conversation, in the middle a streamed one for another expert."""
-    history = [{"role": "user", "content": "What is the capital of Germany?"}]
-    asked: list[tuple[str, dict[str, Any]]] = [
-        ("Write a Python function first_5(items) that returns the first 5 elements of a list.",
-         {"stream": False}),
-        ("What is a young sheep called?", {"stream": True}),
-        ("", {"stream": False}),
-    ]  # fmt: skip
-    for following, how in asked:
-        said = await talk.ask(CHAT, {"messages": list(history), "max_tokens": 24, **how})
+    """Three turns of one conversation, in the middle a streamed one."""
+    history: list[dict[str, Any]] = []
+    for text, stream in (
+        ("What is the capital of Germany?", False),
+        ("Write a Python function first_5(items) that returns the first 5 elements.", True),
+        ("Show a card titled Contacts with a button Open.", False),
+    ):
+        history.append({"role": "user", "content": text})
+        said = await talk.ask(
+            CHAT, {"messages": list(history), "max_tokens": 24, "stream": stream, "user": "u1"}
+        )
         history.append({"role": "assistant", "content": message_of(said)["content"]})
-        history.append({"role": "user", "content": following})
 
 
-async def _use_tools(talk: Talk, how: dict[str, Any]) -> None:
+async def _use_tools(talk: Talk, text: str, stream: bool) -> None:
     """Have a tool called and bring its result."""
     music = [tool for tool in TOOLS if tool["function"]["name"] == "play_music"]
-    rest = {"tools": music, "max_tokens": 40, **how}
-    history: list[dict[str, Any]] = [{"role": "user", "content": "Play some folk."}]
+    rest = {"tools": music, "max_tokens": 40, "stream": stream}
+    history: list[dict[str, Any]] = [{"role": "user", "content": text}]
     forced = {"type": "function", "function": {"name": "play_music"}}
     said = await talk.ask(CHAT, {"messages": list(history), "tool_choice": forced, **rest})
     message = message_of(said)
@@ -103,7 +103,7 @@ async def _use_tools(talk: Talk, how: dict[str, Any]) -> None:
         message,
         {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": '{"ok": true}'},
     ]
-    await talk.ask(CHAT, {"messages": history, **rest}, goes_on=True)
+    await talk.ask(CHAT, {"messages": history, "tool_choice": "none", **rest}, goes_on=True)
 
 
 async def _respond(talk: Talk) -> None:
@@ -131,7 +131,7 @@ async def _leave(talk: Talk) -> None:
 
 async def _say_too_much(talk: Talk) -> None:
     """Send more than the engine can read, which it refuses."""
-    messages = [{"role": "user", "content": "far " * 2400}]
+    messages = [{"role": "user", "content": "far" + " far" * 2400}]
     await talk.ask(CHAT, {"messages": messages, "max_tokens": 16})
 
 

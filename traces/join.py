@@ -299,11 +299,15 @@ def _links(unit: Unit) -> list[str]:
 
 
 def _extended(unit: Unit, finished: dict[tuple[str | None, str], int]) -> int | None:
-    """Return the turn whose whole history is the longest prefix of this one's."""
+    """Return the turn whose whole history is the longest prefix of this one's.
+
+    The whole of this one's own is none: the same question with the same answer is asked in
+    many conversations.
+    """
     histories = [r.keys for r in unit.requests[:1]]
     histories += [h.keys for h in unit.hops if h.role == "answer"][:1]
     for keys in histories:
-        for key in reversed(keys):
+        for key in reversed(keys[:-1]):
             if (unit.user, key) in finished:
                 return finished[(unit.user, key)]
     return None

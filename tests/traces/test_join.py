@@ -58,6 +58,18 @@ def test_without_client_requests_hops_alone_make_turns(home: Path, tmp_path: Pat
     assert first.conversation_id != second.conversation_id
 
 
+def test_the_same_question_with_the_same_answer_is_another_conversation(
+    home: Path, tmp_path: Path
+) -> None:
+    hops = exchange("k1", "L1", "Play folk.", 100) + exchange("k2", "L1", "Play folk.", 110)
+
+    first, second = joined(home, tmp_path / "c", hops)
+
+    assert (first.request, first.answer) == (second.request, second.answer)
+    assert first.conversation_id != second.conversation_id
+    assert (first.position, second.position) == (0, 0)
+
+
 def test_two_requests_at_once_keep_their_own_hops(home: Path, tmp_path: Path) -> None:
     one, two = exchange("k1", "L1", "Book it.", 100), exchange("k2", "L2", "Sort it.", 100.5)
     mixed = sorted(one + two, key=lambda h: h["ts"])
