@@ -95,8 +95,13 @@ class Connection(asyncio.Protocol):
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None,
         limit_s: float,
     ) -> None:  # fmt: skip
-        """Send a request; all of its answer must be here within `limit_s`."""
-        assert self._transport is not None
+        """Send a request; all of its answer must be here within `limit_s`.
+
+        Raises:
+            AnswerCut: if the server has closed the connection by now.
+        """
+        if self._transport is None:
+            raise AnswerCut("the server closed the connection")
         address = self._address
         lines = [f"{method} {address.prefix}{target} HTTP/1.1\r\nHost: {address.authority}\r\n"]
         lines += [f"{_one_line(name)}: {_one_line(value)}\r\n" for name, value in headers.items()]
@@ -158,6 +163,10 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def _fail(self, error: Exception) -> None:
+        if self._is_whole:
+            self._keeps = False
+            self._wake()
+            return
         if self._error is None:
             self._error = error
         if self._waiter is not None and not self._waiter.done():
@@ -195,14 +204,16 @@ class Connection(asyncio.Protocol):
         if self._has_head and not self._is_framed and error is None and self._error is None:
             self._is_whole = True
             self._wake()
-        elif not self._is_whole:
+        else:
             why = f"{type(error).__name__} {error}" if error else "the server closed the connection"
             self._fail(AnswerCut(why))
 
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        """Forget an interim answer, such as 100."""
+        """Forget an interim answer, such as 100; refuse what nobody asked for."""
+        if self._is_whole:
+            raise AnswerCut("a second answer to one request")
         self._raw_headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -7,11 +7,11 @@ input.
 """
 
 from typing import Annotated, Any, Literal
-from uuid import uuid4
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from serving.exchange import Ask
+from serving.ids import new_id
 from serving.protocols.calls import CallLedger, chat_tool, check_tools, mode_choice, named_choice
 from serving.protocols.fields import (
     MAX_MESSAGES,
@@ -198,7 +198,7 @@ def parse(raw: Any) -> Ask:
 
 def new_response_id() -> str:
     """Return an id for one answer."""
-    return f"resp_{uuid4().hex}"
+    return f"resp_{new_id()}"
 
 
 class _Transcript:
