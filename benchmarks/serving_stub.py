@@ -29,7 +29,7 @@ ANSWER = (
 _ID = "chatcmpl-0000000000000000"
 _JSON, _EVENTS = b"application/json", b"text/event-stream; charset=utf-8"
 _PIECE_WORDS = 2
-_IDS_PER_KIB = 256
+_TOKENS_PER_KIB = 256
 _SCATTER = 2654435761
 """Knuth's multiplicative hash: 2**32 over the golden ratio."""
 
@@ -89,10 +89,11 @@ class InstantEngine:
         with_ids = bool(body.get("return_token_ids"))
         with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         streams, logprobs = bool(body.get("stream")), bool(body.get("logprobs"))
-        key = (model, text, streams, with_ids, logprobs, with_usage, size >> 10)
+        prompt_tokens = max(1, size + 512 >> 10) * _TOKENS_PER_KIB
+        key = (model, text, streams, with_ids, logprobs, with_usage, prompt_tokens)
         parts = self._rendered.get(key)
         if parts is None:
-            answer = _Answer(model, text, with_ids, logprobs, (1 + (size >> 10)) * _IDS_PER_KIB)
+            answer = _Answer(model, text, with_ids, logprobs, prompt_tokens)
             whole = answer.events(with_usage) if streams else answer.whole()
             parts = self._rendered[key] = whole.split(_ID.encode())
         return (b"chatcmpl-%016x" % number).join(parts)

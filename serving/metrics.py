@@ -14,6 +14,7 @@ client ever becomes a label.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
 from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -115,14 +116,20 @@ class Metrics:
             "mol_requests_waiting", "Requests that wait for their turn.", registry=registry
         )
         """For the server to move."""
+        # Labels are few, and looking one up costs more than counting under it.
+        self._request_s_of = cache(self._request_s.labels)
+        self._requests_of = cache(self._requests.labels)
+        self._hop_s_of = cache(self._hop_s.labels)
+        self._ttft_s_of = cache(self._ttft_s.labels)
+        self._tokens_of = {name: cache(counter.labels) for name, counter in self._tokens.items()}
         registry.register(_State(recorder, documents, slots))
         ProcessCollector(registry=registry)
 
     def request(self, endpoint: str, status: int, duration_s: float) -> None:
         """Count an answered request; `endpoint` is its path."""
         path = endpoint if endpoint in ENDPOINTS else OTHER
-        self._requests.labels(path, str(int(status))).inc()
-        self._request_s.labels(path).observe(duration_s)
+        self._requests_of(path, str(int(status))).inc()
+        self._request_s_of(path).observe(duration_s)
 
     def turn(self, decision: Decision, status: str) -> None:
         """Count an ended turn; `status` as its record has it."""
@@ -132,13 +139,13 @@ class Metrics:
         """Count an ended engine call."""
         slot, version = self._labels(hop)
         self._hops.labels(slot, hop.role, version, hop.status).inc()
-        self._hop_s.labels(slot, hop.role).observe(hop.duration_s)
+        self._hop_s_of(slot, hop.role).observe(hop.duration_s)
         if hop.ttft_s is not None:
-            self._ttft_s.labels(slot, hop.role).observe(hop.ttft_s)
-        for field, counter in self._tokens.items():
+            self._ttft_s_of(slot, hop.role).observe(hop.ttft_s)
+        for field, counter_of in self._tokens_of.items():
             count = getattr(hop, field)
             if count is not None and count > 0:
-                counter.labels(slot).inc(count)
+                counter_of(slot).inc(count)
 
     def render(self) -> bytes:
         """Return the text for Prometheus, of type `CONTENT_TYPE`."""
@@ -177,6 +184,7 @@ class _Versions:
             return gone
 
 
+@lru_cache(maxsize=1024)
 def _is_version(name: str) -> bool:
     try:
         parse_adapter_name(name)
