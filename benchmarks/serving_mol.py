@@ -12,7 +12,7 @@ from pathlib import Path
 import uvloop
 
 from serving.config import RouterConfig, ServeConfig
-from serving.serve import running, stop_on_signals
+from serving.serve import running, spare_garbage_collection, stop_on_signals
 from serving.slot_table import SlotEntry, SlotFile
 from serving.slots import load_profile
 
@@ -53,6 +53,7 @@ def generation_of(name: str) -> int:
 async def _serve(home: Path, config: ServeConfig) -> None:
     async with running(home, load_profile(), config) as server:
         stop_on_signals(server)
+        spare_garbage_collection()
         await server.ended()
 
 

@@ -62,7 +62,7 @@ def _run(settings: Settings, config: "ServeConfig") -> None:
 
     from flows import slots as slot_rows
     from flows import stages
-    from serving.serve import running, stop_on_signals
+    from serving.serve import running, spare_garbage_collection, stop_on_signals
     from serving.slots import load_profile
 
     # Either writes the slot table; first adapters are registered where none serves yet.
@@ -72,6 +72,7 @@ def _run(settings: Settings, config: "ServeConfig") -> None:
     async def main() -> None:
         async with running(settings.home, profile, config) as server:
             stop_on_signals(server)
+            spare_garbage_collection()
             versions = server.services.versions
             slots = ", ".join(
                 f"{entry.slot} {entry.champion or config.base_name}"
