@@ -47,7 +47,7 @@ class Keys:
         """
         if any(len(key) < 16 for key in keys):
             raise KeysInvalid(
-                f"An API key in {KEYS} has fewer than 16 characters. Make one with "
+                "An API key or the admin key has fewer than 16 characters. Make one with "
                 "'openssl rand -hex 24'."
             )
         self._keys = tuple(key.encode() for key in keys)

@@ -285,6 +285,9 @@ def _admin_keys(home: Path, environment: Mapping[str, str]) -> Keys:
         return Keys((key,))
     path = home / "admin.key"
     if not path.exists():
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        # Under its name only when it is whole: a process may end at any moment.
+        half = home / f"admin.key.{os.getpid()}"
+        with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(24))
+        half.rename(path)
     return Keys((path.read_text(encoding="utf-8").strip(),))
