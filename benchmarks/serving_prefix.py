@@ -34,7 +34,7 @@ ADAPTERS = Path(__file__).parents[1] / "examples" / "adapters"
 ROUTE = ("L1", "L2", "L1", "L2", "L1")
 WORDS = {"L0": "smalltalk", "L1": "household", "L2": "programming", "L3": "frontend"}
 """What a text says to be routed there."""
-TEXT_WORDS = 140
+TEXT_WORDS = 110
 MAX_TOKENS = 64
 _SYLLABLES = ("ka", "lo", "mi", "ne", "pu", "ra", "so", "ti", "va", "zu", "be", "do", "fi", "gu")
 
