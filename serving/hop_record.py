@@ -53,6 +53,10 @@ class Attempt:
     """The engine's answer, if it was streamed."""
     ttft_s: float | None = None
     duration_s: float = 0.0
+    earlier: "Attempt | None" = None
+    """The try of the same call before this one."""
+    hop_id: str | None = None
+    """Of its record, once that is built."""
 
     def ended(self, status: HopStatus, error: str | None = None) -> None:
         """Note how it ended."""
@@ -97,13 +101,19 @@ class HopBuilder:
             ttft_s=None if attempt.ttft_s is None else round(attempt.ttft_s, 6),
             canary=attempt.canary,
             harness_version=attempt.agent,
-            supersedes=self._calls.get(call) if call else None,
+            supersedes=self._superseded(attempt, call),
             propensity=1.0 if greedy and attempt.status == "ok" else None,
             **_answer(attempt),
         )
+        attempt.hop_id = hop.hop_id
         if call:
             self._calls[call] = hop.hop_id
         return hop
+
+    def _superseded(self, attempt: Attempt, call: bytes | None) -> str | None:
+        if attempt.earlier is not None and attempt.earlier.hop_id is not None:
+            return attempt.earlier.hop_id
+        return self._calls.get(call) if call else None
 
     def _call(self, attempt: Attempt, request: Mapping[str, Any]) -> bytes | None:
         """Return what makes two calls the same: key and body; without a key none are."""

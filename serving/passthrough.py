@@ -88,7 +88,7 @@ class Passthrough:
                 try:
                     status = await self._try(call, number, send)
                 except EngineUnavailable as problem:
-                    if call.sent:
+                    if call.sent or problem.timed_out:
                         raise
                     last = problem
                     continue
@@ -209,9 +209,12 @@ class _Call:
     sent: bool = False
     tool_calls: set[str] = field(default_factory=set)
     """Ids of the tool calls in the answer."""
+    latest: Attempt | None = None
 
     def attempt(self) -> Attempt:
-        return Attempt(self.raw, self.name, self.canary, self.key, self.said_role, self.agent)
+        made = Attempt(self.raw, self.name, self.canary, self.key, self.said_role, self.agent)
+        made.earlier, self.latest = self.latest, made
+        return made
 
     def start(self, status: int, kind: bytes, length: int | None) -> dict[str, Any]:
         headers = [
