@@ -126,11 +126,14 @@ def test_a_turn_under_way_ends_with_the_version_it_began_with(mol, proxy) -> Non
     assert name(proxy, **{KEY: "k2"}) == version("L1", "c")["champion"]
 
 
-def test_an_answer_after_an_answer_is_a_new_turn(mol, proxy) -> None:
+@pytest.mark.parametrize("routed", [False, True])
+def test_a_turn_without_a_summary_ends_where_the_next_begins(mol, proxy, routed) -> None:
     assert name(proxy, **{KEY: "k1"}) == CHAMPION["champion"]
     flip(mol, l1("c", generation=2))
 
-    assert name(proxy, SUMMARY, **{KEY: "k1"}) == CHAMPION["champion"]
+    if routed:
+        name(proxy, {**ASK, "model": "L0"}, **{KEY: "k1", HOP: "route"})
+
     assert name(proxy, **{KEY: "k1"}) == version("L1", "c")["champion"]
 
 
