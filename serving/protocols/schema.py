@@ -66,7 +66,7 @@ def openapi() -> dict[str, Any]:
 
 def _answer(summary: str, body: dict[str, Any], answer: str, error: str) -> dict[str, Any]:
     operation = _operation(summary, answer, error, body)
-    operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    operation["responses"]["200"]["content"]["text/event-stream"] = {}
     return {"post": operation}
 
 
