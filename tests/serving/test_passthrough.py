@@ -5,6 +5,7 @@ The engine is a stub over HTTP in vLLM's shapes; server, recorder and slot table
 """
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +304,9 @@ def test_the_calls_that_a_proxy_makes_beside_its_hops(mol, stub, proxy) -> None:
     assert wrong.status_code == 400
     stub.healthy = False
     assert proxy.get("/readiness").status_code == 503
+
+
+def test_no_part_of_an_answer_waits_for_the_clients_acknowledgement(mol) -> None:
+    for server in mol.server._servers:
+        (listening,) = server.servers[0].sockets
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
