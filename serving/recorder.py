@@ -38,8 +38,9 @@ BATCH_ENTRIES = 512
 """Most entries that leave the queue at once."""
 BATCH_BYTES = 8 << 20
 """About as much goes to the disk in one write."""
-LINGER_S = 0.02
-"""The writer waits this long for company: a wake-up a record would cost the event loop more."""
+LINGER_S = 0.005
+"""The writer waits this long for company: a wake-up a record would cost the event loop more, and
+so would a long batch, which an answer may have to wait behind."""
 TRIES = 5
 """Writes in a row that bring nothing to the disk, before a batch is given up."""
 PAUSE_S = 0.5
