@@ -19,6 +19,7 @@ from serving.protocols.responses import ResponseBody
 _REFUSALS = {
     "400": "The request is wrong; the error names the field.",
     "401": "The API key is missing or wrong.",
+    "403": "A server without API keys was asked under a name that is not the loopback's.",
     "404": "There is no such model, response or path.",
     "408": "The body came too slowly.",
     "409": "The turn that the request continues is over.",
@@ -80,7 +81,7 @@ def _operation(
     refused = {
         refusal: {"description": why} | _json(error)
         for refusal, why in _REFUSALS.items()
-        if body or refusal == "401"
+        if body or refusal in ("401", "403")
     }
     if body:
         seconds = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
@@ -105,8 +106,8 @@ def _probe(summary: str, answer: str, *more: str) -> dict[str, Any]:
 def _metrics() -> dict[str, Any]:
     content = {"text/plain": {"schema": {"type": "string"}}}
     answer = {"description": "In the text format of Prometheus.", "content": content}
-    refused = {"description": _REFUSALS["401"]} | _json("Error")
-    return {"summary": "Counters", "responses": {"200": answer, "401": refused}}
+    refused = {s: {"description": _REFUSALS[s]} | _json("Error") for s in ("401", "403")}
+    return {"summary": "Counters", "responses": {"200": answer} | refused}
 
 
 def _json(name: str) -> dict[str, Any]:
