@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from starlette.datastructures import Headers
 from starlette.types import Receive
@@ -22,7 +23,6 @@ from starlette.types import Receive
 from serving.config import LimitsConfig
 from serving.errors import MolError
 from serving.exchange import RequestInvalid
-from serving.ids import new_id
 
 KEYS, KEYS_FILE = "MOL_API_KEYS", "MOL_API_KEYS_FILE"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -106,7 +106,7 @@ def is_loopback(host: str) -> bool:
 def request_id_of(headers: Headers) -> str:
     """Return the client's own request id where it is a plain word, else a new one."""
     said = headers.get("x-request-id", "")
-    return said if _REQUEST_ID.fullmatch(said) else new_id()
+    return said if _REQUEST_ID.fullmatch(said) else uuid4().hex
 
 
 async def read_body(receive: Receive, headers: Headers, limit_bytes: int, limit_s: float) -> bytes:

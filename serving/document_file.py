@@ -119,32 +119,26 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def read(connection: sqlite3.Connection, key: str, since_us: int) -> bytes | None:
     """Return the document of a key, if it was put at `since_us` or later."""
-    row = connection.execute(_READ, (key_bytes(key), since_us)).fetchone()
+    row = connection.execute(_READ, (_bytes(key), since_us)).fetchone()
     return None if row is None else bytes(row[0])
-
-
-def keys(connection: sqlite3.Connection) -> Iterator[bytes]:
-    """Yield the keys of all documents."""
-    return (bytes(row[0]) for row in connection.execute("SELECT key FROM documents"))
-
-
-def key_bytes(key: str) -> bytes:
-    """Return a key as the file has it."""
-    # Keys come from clients: half a surrogate or a zero is no text to SQLite.
-    return key.encode("utf-8", "surrogatepass")
 
 
 def write(connection: sqlite3.Connection, rows: Sequence[DocumentRow]) -> None:
     """Store and delete documents in one transaction."""
     with _transaction(connection):
-        connection.executemany(_STORE, [(key_bytes(k), t, d) for k, t, d in rows if d is not None])
-        connection.executemany(_DELETE, [(key_bytes(k),) for k, _, d in rows if d is None])
+        connection.executemany(_STORE, [(_bytes(k), t, d) for k, t, d in rows if d is not None])
+        connection.executemany(_DELETE, [(_bytes(k),) for k, _, d in rows if d is None])
 
 
 def delete_older(connection: sqlite3.Connection, before_us: int) -> None:
     """Delete what was last put before a time, in steps, so that the log stays small."""
     while connection.execute(_FORGET, (before_us,)).rowcount:
         pass
+
+
+def _bytes(key: str) -> bytes:
+    # Keys come from clients: half a surrogate or a zero is no text to SQLite.
+    return key.encode("utf-8", "surrogatepass")
 
 
 @contextmanager

@@ -24,13 +24,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from serving.bloom import BloomFilter
 from serving.document_file import (
     claim,
     connect,
     delete_older,
-    key_bytes,
-    keys,
     prepare,
     read,
     unavailable,
@@ -42,8 +39,6 @@ MAX_IN_MEMORY = 10_000
 MAX_IN_MEMORY_BYTES = 256 << 20
 BATCH_DOCUMENTS = 1_000
 """Most documents of one transaction."""
-KNOWN_KEYS = 2_000_000
-"""With more documents in the file than these, absent ones are looked for on the disk."""
 LINGER_S = 0.02
 """The writer waits this long for company, and for a later version of the same document."""
 PAUSE_S = 0.5
@@ -99,7 +94,6 @@ class Documents:
         try:
             prepare(path)
             self._reader = connect(path)
-            self._known = _known_keys(self._reader)
         except BaseException:
             os.close(self._lock_file)
             raise
@@ -138,8 +132,6 @@ class Documents:
             entry = self._find(key)
             if entry is not None:
                 return entry.document
-            if self._known is not None and key_bytes(key) not in self._known:
-                return None
             # Taken away by every later `put`: what is read then must not be kept.
             token = self._reads[key] = object()
         try:
@@ -220,8 +212,6 @@ class Documents:
 
     def _set(self, key: str, entry: _Entry) -> None:
         with self._changed:
-            if self._known is not None and entry.document is not None:
-                self._known.add(key_bytes(key))
             self._reads.pop(key, None)
             self._drop_saved(key)
             before = self._waiting.get(key)
@@ -314,13 +304,3 @@ class Documents:
                     self._saved[key] = entry
             self._evict()
             self._changed.notify_all()
-
-
-def _known_keys(connection: sqlite3.Connection) -> BloomFilter | None:
-    """Return the keys in the file: most keys that a server asks for are new, on no disk."""
-    known = BloomFilter()
-    for number, key in enumerate(keys(connection)):
-        if number == KNOWN_KEYS:
-            return None
-        known.add(key)
-    return known

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
+from uuid import uuid4
 
 from serving.config import ServeConfig
 from serving.conversations import Conversations, Place, Waiting, results_refused
@@ -20,7 +21,6 @@ from serving.engine import Engine, OnDelta
 from serving.exchange import Ask, Reply, RequestInvalid
 from serving.harness import Harnesses
 from serving.hops import OpenTurn, Server, TurnFailed
-from serving.ids import new_id
 from serving.leases import Lease
 from serving.metrics import Metrics
 from serving.own_view import clipped_summary
@@ -143,7 +143,7 @@ class FullTurns:
         await asyncio.gather(*late, return_exceptions=True)
 
     async def _begun(self, place: Place, ask: Ask, caller: Caller) -> tuple[Waiting, Lease]:
-        conversation_id = place.conversation_id or caller.session or f"conv_{new_id()}"
+        conversation_id = place.conversation_id or caller.session or f"conv_{uuid4().hex}"
         conversation = await self.conversations.conversation(place, conversation_id, ask)
         lease = self.versions.lease(_key(caller, ask, conversation_id))
         if not self.versions.ready:
@@ -152,7 +152,7 @@ class FullTurns:
                 code="not_ready", status=503, retry_after_s=1,
             )  # fmt: skip
         turn = OpenTurn(
-            turn_id=f"turn_{new_id()}",
+            turn_id=f"turn_{uuid4().hex}",
             conversation_id=conversation_id,
             user=ask.user,
             request=place.text,
@@ -189,7 +189,7 @@ class FullTurns:
             )  # fmt: skip
         self._held.pop(turn.turn_id, None)
         if earlier is not None:
-            turn.supersedes, turn.turn_id = earlier, f"turn_{new_id()}"
+            turn.supersedes, turn.turn_id = earlier, f"turn_{uuid4().hex}"
             turn.hops, turn.response_ids = [], []
         self.conversations.note_taken_up(waiting.turn, turn.turn_id)
         return replace(waiting, turn=turn), lease

@@ -8,11 +8,11 @@ earlier thoughts are not its input.
 
 import json
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 from pydantic import Field, StringConstraints
 
 from serving.exchange import Ask, RequestInvalid
-from serving.ids import new_id
 from serving.protocols.calls import CallLedger, chat_tool, check_tools, mode_choice, named_choice
 from serving.protocols.fields import (
     MAX_MESSAGES,
@@ -223,7 +223,7 @@ def parse(raw: Any) -> Ask:
 
 def new_response_id() -> str:
     """Return an id for one answer."""
-    return f"msg_{new_id()}"
+    return f"msg_{uuid4().hex}"
 
 
 def error_body(problem: RequestInvalid, request_id: str) -> dict[str, Any]:

@@ -8,12 +8,12 @@ are refused, and that reasoning is told as vLLM tells it: `reasoning`, and
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 from pydantic import Field, StringConstraints
 
 from serving.engine import CallDelta, Delta
 from serving.exchange import Ask, Reply, RequestInvalid
-from serving.ids import new_id
 from serving.protocols.calls import CallLedger, chat_tool, check_tools, mode_choice, named_choice
 from serving.protocols.events import DONE, Progress, encode, event
 from serving.protocols.fields import (
@@ -222,7 +222,7 @@ def parse(raw: Any) -> Ask:
 
 def new_response_id() -> str:
     """Return an id for one answer."""
-    return f"chatcmpl-{new_id()}"
+    return f"chatcmpl-{uuid4().hex}"
 
 
 def whole(reply: Reply, ask: Ask | None = None) -> dict[str, Any]:

@@ -7,11 +7,11 @@ input.
 """
 
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from serving.exchange import Ask
-from serving.ids import new_id
 from serving.protocols.calls import CallLedger, chat_tool, check_tools, mode_choice, named_choice
 from serving.protocols.fields import (
     MAX_MESSAGES,
@@ -138,9 +138,7 @@ class Reasoning(Body):
 class ResponseBody(OpenAISampling):
     """The body of `POST /v1/responses`."""
 
-    input: (
-        str | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-    )
+    input: str | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     instructions: str | None = None
     max_output_tokens: TokenLimit | None = None
     previous_response_id: Name | None = None
@@ -198,7 +196,7 @@ def parse(raw: Any) -> Ask:
 
 def new_response_id() -> str:
     """Return an id for one answer."""
-    return f"resp_{new_id()}"
+    return f"resp_{uuid4().hex}"
 
 
 class _Transcript:
