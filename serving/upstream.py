@@ -16,17 +16,23 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import aiohttp
+from yarl import URL
+
 from serving.errors import BrokenAnswer, EngineUnavailable
-from serving.wire import Address, Connection, Pool
+
+KEEP_ALIVE_S = 4.0
+"""Below uvicorn's 5 s (vLLM's too), so that a connection is not used while its server closes it."""
+_LOST = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
     """What belongs to one event loop."""
 
-    pool: Pool
+    session: aiohttp.ClientSession
     turns: asyncio.Semaphore
-    life: AsyncGenerator[Pool, None]
+    life: AsyncGenerator[aiohttp.ClientSession, None]
 
 
 class Upstream:
@@ -38,28 +44,31 @@ class Upstream:
         """Address a server; limits as in `serving.openai_engine.OpenAIEngine`."""
         self.base_url = base_url.rstrip("/")
         try:
-            self._address = Address.of(self.base_url)
+            url = URL(self.base_url)
+            valid, why = url.scheme in ("http", "https") and bool(url.host), "no http:// address"
         except ValueError as error:
+            valid, why = False, str(error)
+        if not valid:
             raise EngineUnavailable(
-                f"{base_url!r} is no address of an engine: {error}. "
+                f"{base_url!r} is no address of an engine: {why}. "
                 "Name one such as 'http://127.0.0.1:8000' with '--engine'."
-            ) from error
+            )
         self._concurrency = concurrency
         self._connect_s = connect_s
         self._idle_s = idle_s
-        self._timeout_s = timeout_s
+        self._timeout = self._limits(timeout_s)
         self._links: dict[asyncio.AbstractEventLoop, _Link] = {}
 
     def get(self, path: str) -> "Forwarded":
         """Return a GET request that is sent when it is entered."""
-        return Forwarded(self, "GET", path, None, {}, self._timeout_s, self._idle_s)
+        return Forwarded(self, "GET", path, None, {}, self._timeout, self._idle_s)
 
     def post(
         self, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float | None = None
     ) -> "Forwarded":
         """Return a POST request that is sent when it is entered."""
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
-        return Forwarded(self, "POST", path, body, headers, limit_s, self._idle_s)
+        timeout = self._timeout if timeout_s is None else self._limits(timeout_s)
+        return Forwarded(self, "POST", path, body, headers, timeout, self._idle_s)
 
     async def link(self) -> _Link:
         """Return the running loop's session, opened at its first use."""
@@ -68,8 +77,8 @@ class Upstream:
         if link is None:
             # A loop that ends closes its asynchronous generators, and with this one its sockets.
             life = self._open(loop)
-            pool = await anext(life)
-            link = self._links[loop] = _Link(pool, asyncio.Semaphore(self._concurrency), life)
+            session = await anext(life)
+            link = self._links[loop] = _Link(session, asyncio.Semaphore(self._concurrency), life)
         return link
 
     async def close(self) -> None:
@@ -84,7 +93,7 @@ class Upstream:
             f"No answer from the engine at {self.base_url!r}: {_told(error)}. "
             "Start one with 'make vllm' or name another with '--engine'."
         )
-        problem.timed_out = isinstance(error, TimeoutError)
+        problem.timed_out = _is_late(error)
         return problem
 
     def broken(self, error: BaseException) -> BrokenAnswer:
@@ -92,36 +101,46 @@ class Upstream:
         problem = BrokenAnswer(
             f"No answer from the engine at {self.base_url!r} to its end: {_told(error)}."
         )
-        problem.timed_out = isinstance(error, TimeoutError)
+        problem.timed_out = _is_late(error)
         return problem
 
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Pool, None]:
-        pool = Pool(self._address, self._connect_s)
+    async def _open(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> AsyncGenerator[aiohttp.ClientSession, None]:
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+            trust_env=False,
+        )
         try:
-            yield pool
+            yield session
         finally:
             self._links.pop(loop, None)
-            await pool.close()
+            await session.close()
+
+    def _limits(self, timeout_s: float) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_s)
 
 
 class Forwarded:
     """A request on its way, then its answer; enter it to send."""
 
     __slots__ = (
-        "_body", "_connection", "_headers", "_limit_s", "_link", "_method", "_path", "_upstream",
+        "_body", "_headers", "_link", "_method", "_path", "_response", "_timeout", "_upstream",
         "headers", "idle_s", "started", "status",
     )  # fmt: skip
 
     def __init__(
         self, upstream: Upstream, method: str, path: str, body: bytes | None,
-        headers: Mapping[str, str], limit_s: float, idle_s: float,
+        headers: Mapping[str, str], timeout: aiohttp.ClientTimeout, idle_s: float,
     ) -> None:  # fmt: skip
         self._upstream = upstream
         self._method = method
         self._path = path
         self._body = body
         self._headers = headers
-        self._limit_s = limit_s
+        self._timeout = timeout
         self.idle_s = idle_s
         """Limit between two pieces; the first, after the status, included."""
         self.status = 0
@@ -139,20 +158,23 @@ class Forwarded:
         self._link = link = await upstream.link()
         await link.turns.acquire()
         self.started = time.monotonic()
-        connection: Connection | None = None
         try:
-            connection = await link.pool.take()
-            connection.ask(self._method, self._path, self._headers, self._body, self._limit_s)
-            self.status = await connection.head()
+            response = await link.session.request(
+                self._method,
+                upstream.base_url + self._path,
+                data=self._body,
+                headers=self._headers,
+                timeout=self._timeout,
+                allow_redirects=False,
+            )
         except BaseException as error:
-            if connection is not None:
-                link.pool.drop(connection)
             link.turns.release()
-            if isinstance(error, OSError):
+            if isinstance(error, _LOST):
                 raise upstream.unavailable(error) from error
             raise
-        self._connection = connection
-        self.headers = connection.headers
+        self._response = response
+        self.status = response.status
+        self.headers = response.headers
         return self
 
     async def __aexit__(
@@ -162,7 +184,7 @@ class Forwarded:
         traceback: TracebackType | None,
     ) -> None:
         """Keep the connection if the answer was read to its end, else close it."""
-        self._link.pool.give_back(self._connection)
+        self._response.release()
         self._link.turns.release()
 
     async def read(self) -> bytes:
@@ -179,14 +201,21 @@ class Forwarded:
         Raises:
             BrokenAnswer: if it stops in the middle, or nothing comes for too long.
         """
+        content = self._response.content
         while True:
             try:
-                piece = await self._connection.piece(self.idle_s)
-            except OSError as error:
+                async with asyncio.timeout(self.idle_s):
+                    piece = await content.readany()
+            except _LOST as error:
                 raise self._upstream.broken(error) from error
             if not piece:
                 return
             yield piece
+
+
+def _is_late(error: BaseException) -> bool:
+    """Say whether it was reached before the time was up."""
+    return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
 
 
 def _told(error: BaseException) -> str:
