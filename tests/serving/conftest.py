@@ -1,4 +1,4 @@
-"""A tiny base, two adapters and an embedded engine over them."""
+"""A tiny base, adapters and an embedded engine; a stub engine and a server over it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from engine_calls import make_adapter
+from mol_server import Running, mol_server
+from stub_engine import StubEngine, stub_engine
 from tiny import make_tiny_base
 
 from serving.embedded import EmbeddedEngine
@@ -31,3 +33,17 @@ def engine(base: Path) -> Iterator[EmbeddedEngine]:
     engine = EmbeddedEngine(base)
     yield engine
     asyncio.run(engine.close())
+
+
+@pytest.fixture
+def stub() -> Iterator[StubEngine]:
+    with stub_engine() as stub:
+        yield stub
+
+
+@pytest.fixture
+def mol(tmp_path: Path, stub: StubEngine) -> Iterator[Running]:
+    with mol_server(tmp_path, stub.url) as mol:
+        stub.requests.clear()  # the probes of the versions
+        stub.answered.clear()
+        yield mol

@@ -13,19 +13,6 @@ import openai
 import pytest
 from gateway_answers import CALL, PROFILE, TOOL, slots_answer
 from mol_server import mol_server, version
-from stub_engine import stub_engine
-
-
-@pytest.fixture
-def stub():
-    with stub_engine() as stub:
-        yield stub
-
-
-@pytest.fixture
-def mol(tmp_path: Path, stub):
-    with mol_server(tmp_path, stub.url) as mol:
-        yield mol
 
 
 @pytest.fixture

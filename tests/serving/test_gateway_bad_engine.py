@@ -26,16 +26,10 @@ from gateway_asks import (
     tool,
 )
 from mol_server import LIMIT_S, Running, mol_server
-from stub_engine import Answer, Asked, stub_engine
+from stub_engine import Answer, Asked
 
 USER = {"role": "user", "content": "And now?"}
 BREAKS = ("die", "half_chunk", "error_event", "no_finish", "no_done")
-
-
-@pytest.fixture
-def stub():
-    with stub_engine() as stub:
-        yield stub
 
 
 @pytest.fixture

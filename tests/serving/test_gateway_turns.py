@@ -11,23 +11,11 @@ import openai
 import pytest
 from gateway_answers import CALL, PROFILE, TOOL, slots_answer
 from mol_server import LIMIT_S, mol_server, version, write_slots
-from stub_engine import Answer, Asked, stub_engine
+from stub_engine import Answer, Asked
 
 from serving.slot_table import SlotEntry
 
 HELLO = [{"role": "user", "content": "Hello"}]
-
-
-@pytest.fixture
-def stub():
-    with stub_engine() as stub:
-        yield stub
-
-
-@pytest.fixture
-def mol(tmp_path: Path, stub):
-    with mol_server(tmp_path, stub.url) as mol:
-        yield mol
 
 
 def create(mol, messages, **fields):

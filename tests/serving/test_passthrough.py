@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 from mol_server import mol_server, version, write_slots
-from stub_engine import Answer, stub_engine
+from stub_engine import Answer
 
 from serving.records import Hop
 from serving.slot_table import SlotEntry
@@ -40,20 +40,6 @@ ASK = {
     "stop": None,
     "an_unknown_field": {"deep": [1, 2.5, None, "ä"]},
 }
-
-
-@pytest.fixture
-def stub():
-    with stub_engine() as stub:
-        yield stub
-
-
-@pytest.fixture
-def mol(tmp_path: Path, stub):
-    with mol_server(tmp_path, stub.url) as mol:
-        stub.requests.clear()  # the probes of the versions
-        stub.answered.clear()
-        yield mol
 
 
 @pytest.fixture

@@ -6,31 +6,17 @@ The engine is a stub over HTTP that fails on order; server and recorder are real
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import httpx
 import pytest
-from mol_server import mol_server, version
-from stub_engine import Answer, stub_engine
+from mol_server import version
+from stub_engine import Answer
 
 KEY = "X-SMG-Routing-Key"
 L1 = version("L1")["champion"]
 ASK = {"model": "L1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 40}
 STREAM = {**ASK, "stream": True}
 CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture
-def stub():
-    with stub_engine() as stub:
-        yield stub
-
-
-@pytest.fixture
-def mol(tmp_path: Path, stub):
-    with mol_server(tmp_path, stub.url) as mol:
-        stub.requests.clear()
-        yield mol
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from mol_server import Running, mol_server, version, write_slots
-from stub_engine import Answer, stub_engine
+from stub_engine import Answer
 
 from serving.slot_table import SlotEntry
 
@@ -47,12 +47,6 @@ def flip(mol: Running, entry: SlotEntry) -> None:
     while mol.server.services.versions.table.get("L1") != entry:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-@pytest.fixture
-def stub():
-    with stub_engine() as stub:
-        yield stub
 
 
 @pytest.fixture
