@@ -115,7 +115,10 @@ class FullTurns:
             self._end(turn, lease, "failed")
             raise
         if place.waiting is not None and not place.results:
-            self._leave(place.waiting.turn.turn_id)
+            held = self._held.get(place.waiting.turn.turn_id)
+            # It may wait further on by now, for a client that has gone back.
+            if held is not None and len(held.turn.exchanged) == len(place.waiting.turn.exchanged):
+                self._leave(place.waiting.turn.turn_id)
         if turn.pending_calls:
             self._hold(turn, lease)
         else:
@@ -187,8 +190,9 @@ class FullTurns:
                 "longer; send the user's message again.",
                 code="turn_expired", status=409,
             )  # fmt: skip
-        self._held.pop(turn.turn_id, None)
-        if earlier is not None:
+        if earlier is None:
+            self._held.pop(turn.turn_id, None)
+        else:
             turn.supersedes, turn.turn_id = earlier, f"turn_{uuid4().hex}"
             turn.hops, turn.response_ids = [], []
         self.conversations.note_taken_up(waiting.turn, turn.turn_id)

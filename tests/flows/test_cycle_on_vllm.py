@@ -19,8 +19,8 @@ from promotion.suites.household import TOOLS
 from promotion.suites.world import make_tasks
 from serving.engine import ChatRequest
 from serving.openai_engine import OpenAIEngine
-from serving.slots import load_profile
 from serving.own_view import Conversation, own_view
+from serving.slots import load_profile
 
 pytestmark = [
     pytest.mark.vllm,
