@@ -305,3 +305,24 @@ def test_a_summary_that_hangs_holds_up_no_answer(client, mol, stub) -> None:
     assert text_of("chat", first) == "first"
     assert mol.server.services.full_turns._tasks
     goes_on_as_before(client, mol, stub, "chat", first)
+
+
+def test_results_of_before_again_leave_the_turn_that_waits_further_on(client, mol, stub) -> None:
+    offered = {"tools": [tool("chat")]}
+    stub.reply = slots_answer("L1", "", tool_calls=(CALL,))
+    first = client.post(PATHS["chat"], json=ask("chat", "Timer!", **offered))
+    once = ["Timer!", *said("chat", first), *results("chat", "call-1")]
+    stub.reply = slots_answer("L1", "", tool_calls=(CALL | {"id": "call-2"},))
+    second = client.post(PATHS["chat"], json=ask("chat", *once, **offered))
+    twice = [*once, *said("chat", second), *results("chat", "call-2")]
+
+    stub.reply = slots_answer("L1", "It runs.")
+    texts = [
+        text_of("chat", client.post(PATHS["chat"], json=ask("chat", *history, **offered)))
+        for history in (once, twice)
+    ]
+
+    assert texts == ["It runs."] * 2
+    again, whole = mol.records("turn", 2)
+    assert (again["supersedes"], whole["supersedes"]) == (whole["turn_id"], None)
+    assert len(whole["hop_ids"]) == 5
