@@ -25,7 +25,8 @@ from serving.own_view import ANYONE, Conversation, Entry
 from serving.records import Message, Record, content_id
 from serving.turn import check_results
 
-_NODES_IN_MEMORY = 20_000
+_MEMORY_BYTES = 256 << 20
+"""Of turns kept as they are used; a turn counts by its texts and a little besides."""
 
 
 class Node(Record):
@@ -91,7 +92,9 @@ class Conversations:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
-        self._nodes: LRUCache[str, Node] = LRUCache(_NODES_IN_MEMORY)
+        self._nodes: LRUCache[str, Node] = LRUCache(_MEMORY_BYTES, getsizeof=_size)
+        self._fresh: dict[str, Node] = {}
+        """Turns that wait for their summary; they are at hand however much memory is used."""
         self._summaries: dict[str, asyncio.Task[None]] = {}
 
     async def locate(self, ask: Ask, scope: str, named: bool) -> Place:
@@ -190,13 +193,13 @@ class Conversations:
             )  # fmt: skip
             parent = made
         user = Message(role="user", content=turn.request)
-        self._put(
-            Node(
-                turn_id=turn.turn_id, parent=parent, conversation_id=turn.conversation_id,
-                position=turn.position, slot=turn.slot, messages=(user, *turn.exchanged),
-                summary=summary,
-            )
+        node = Node(
+            turn_id=turn.turn_id, parent=parent, conversation_id=turn.conversation_id,
+            position=turn.position, slot=turn.slot, messages=(user, *turn.exchanged),
+            summary=summary,
         )  # fmt: skip
+        self._put(node)
+        self._fresh[turn.turn_id] = node
         self._refer(ask, scope, turn.exchanged[-1], {"turn": turn.turn_id}, response_id)
 
     def note_asked(self, scope: str, place: Place, turn_id: str) -> None:
@@ -214,14 +217,17 @@ class Conversations:
 
     def summarise_later(self, turn_id: str, task: "asyncio.Task[None]") -> None:
         """Let whoever follows this turn wait for its summary."""
+
+        def forget(_: object) -> None:
+            self._summaries.pop(turn_id, None)
+            self._fresh.pop(turn_id, None)
+
         self._summaries[turn_id] = task
-        task.add_done_callback(lambda _: self._summaries.pop(turn_id, None))
+        task.add_done_callback(forget)
 
     def set_summary(self, turn_id: str, summary: str) -> None:
         """Replace a turn's first words by its summary."""
-        node = self._nodes.get(turn_id)
-        if node is not None:
-            self._put(node.model_copy(update={"summary": summary}))
+        self._put(self._fresh[turn_id].model_copy(update={"summary": summary}))
 
     async def finish(self) -> None:
         """Wait for the summaries under way."""
@@ -266,6 +272,11 @@ class Conversations:
             return waiting.turn.conversation_id
         node = await self._node(parent) if parent is not None else None
         return node.conversation_id if node else None
+
+
+def _size(node: Node) -> int:
+    texts = (len(m.content) + sum(len(c.arguments) for c in m.tool_calls) for m in node.messages)
+    return 1000 * (1 + len(node.messages)) + sum(texts)
 
 
 def transcript_digest(messages: Sequence[Message]) -> str:
