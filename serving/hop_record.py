@@ -6,7 +6,7 @@ recorder's thread, so that nobody waits for it.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -21,6 +21,7 @@ from serving.records import (
     HopStatus,
     Message,
     canonical_json,
+    content_id,
 )
 from serving.sse import Stream
 
@@ -101,6 +102,7 @@ class HopBuilder:
             ttft_s=None if attempt.ttft_s is None else round(attempt.ttft_s, 6),
             canary=attempt.canary,
             harness_version=attempt.agent,
+            harness_digest=_harness_digest(messages, request),
             supersedes=self._superseded(attempt, call),
             propensity=1.0 if greedy and attempt.status == "ok" else None,
             **_answer(attempt),
@@ -120,6 +122,12 @@ class HopBuilder:
         if attempt.key is None:
             return None
         return blake2b(f"{attempt.key} {canonical_json(request)}".encode(), digest_size=16).digest()
+
+
+def _harness_digest(messages: Sequence[Message], request: Mapping[str, Any]) -> str:
+    """Return the digest of what the proxy's harness gave: its system prompts and the tools."""
+    prompts = [message.content for message in messages if message.role == "system"]
+    return content_id([prompts, request.get("tools") or []])
 
 
 def _answer(attempt: Attempt) -> dict[str, Any]:
