@@ -27,6 +27,8 @@ from serving.turn import check_results
 
 _MEMORY_BYTES = 256 << 20
 """Of turns kept as they are used; a turn counts by its texts and a little besides."""
+_ASKED_REMEMBERED = 50_000
+"""Questions that are known when they are asked again."""
 
 
 class Node(Record):
@@ -92,6 +94,7 @@ class Conversations:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
+        self._asked: LRUCache[tuple[str, str], str] = LRUCache(_ASKED_REMEMBERED)
         self._nodes: LRUCache[str, Node] = LRUCache(_MEMORY_BYTES, getsizeof=_size)
         self._fresh: dict[str, Node] = {}
         """Turns that wait for their summary; they are at hand however much memory is used."""
@@ -133,7 +136,7 @@ class Conversations:
         waiting = await self._waiting(found["open"]) if found and "open" in found else None
         parent = waiting.parent if waiting else found.get("turn") if found else None
         key = _place_key(parent, head, tail)
-        asked = await self._get("asked", scope, key) if named or parent is not None else None
+        again = named or parent is not None
         if _has_results(tail) and waiting is None:
             brought, text, exchanged = _replayed(ask, head, tail)
         else:
@@ -147,7 +150,7 @@ class Conversations:
             exchanged=exchanged,
             waiting=waiting,
             key=key,
-            supersedes=asked["turn"] if asked else None,
+            supersedes=self._asked.get((scope, key)) if again else None,
         )
 
     async def conversation(self, place: Place, conversation_id: str, ask: Ask) -> Conversation:
@@ -203,8 +206,8 @@ class Conversations:
         self._refer(ask, scope, turn.exchanged[-1], {"turn": turn.turn_id}, response_id)
 
     def note_asked(self, scope: str, place: Place, turn_id: str) -> None:
-        """Remember that a place's text was asked, to know it again."""
-        self._documents.put(f"asked:{scope}:{place.key}", _dump({"turn": turn_id}))
+        """Remember that a place's text was asked, to know it again; not over a restart."""
+        self._asked[scope, place.key] = turn_id
 
     async def taken_up(self, turn: OpenTurn) -> str | None:
         """Return the latest turn that went on from where this one waits; None if none did."""
