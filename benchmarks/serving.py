@@ -156,7 +156,9 @@ def is_sound(report: dict[str, Any]) -> bool:
         "failed_requests", "unaccounted", "swap_failed_requests", "swap_failed_hops",
         "swap_turns_of_two_versions",
     )  # fmt: skip
-    return not any(report[name] for name in never)
+    lost = report["hops_made"] - report["hops_on_disk"] - report["dropped"]
+    measured = report["swap_under_load_to_the_end"] and lost <= 0
+    return measured and not any(report[name] for name in never)
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:

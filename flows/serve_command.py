@@ -53,7 +53,7 @@ def serve(
         serving = serving.model_copy(update={"port": port})
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with _engines(settings) as engines:
-        serving = serving.model_copy(update={"engines": engines or serving.engines})
+        serving = serving.model_copy(update={"engines": engines})
         _run(settings, serving)
 
 
@@ -89,8 +89,12 @@ def _run(settings: Settings, config: "ServeConfig") -> None:
 
 @contextlib.contextmanager
 def _engines(settings: Settings) -> Iterator[tuple[str, ...]]:
-    if settings.engine != EMBEDDED:
-        yield tuple(address.strip() for address in settings.engine.split(","))
+    """Yield the addresses of the engine: those named, or that of an embedded one made here."""
+    named = tuple(filter(None, (part.strip() for part in settings.engine.split(","))))
+    if settings.engine == EMBEDDED and "engines" in settings.serve.model_fields_set:
+        named = settings.serve.engines
+    if named != (EMBEDDED,):
+        yield named or settings.serve.engines
         return
     from serving.child import HOST, free_port, start_child, stop_child
 

@@ -46,6 +46,11 @@ class Caller:
     session: str = ""
     """What the client calls its conversation."""
 
+    @property
+    def conversation(self) -> str:
+        """Id of the conversation that the session names; another caller's is another one."""
+        return f"{self.name}.{self.session}" if self.name and self.session else self.session
+
     def scope(self, user: str | None) -> str:
         """Return what keeps this client's transcripts apart from another's."""
         return hashlib.sha256(
@@ -87,6 +92,11 @@ class FullTurns:
             RequestInvalid: if it does not fit the conversation.
             TurnFailed: if the engine fails; the conversation is as it was.
         """
+        if not self.versions.ready:
+            raise RequestInvalid(
+                "The server has no slot table yet; try again in a moment.",
+                code="not_ready", status=503, retry_after_s=1,
+            )  # fmt: skip
         scope = caller.scope(ask.user)
         named = bool(caller.session or ask.user)
         place = await self.conversations.locate(ask, scope, named)
@@ -146,14 +156,9 @@ class FullTurns:
         await asyncio.gather(*late, return_exceptions=True)
 
     async def _begun(self, place: Place, ask: Ask, caller: Caller) -> tuple[Waiting, Lease]:
-        conversation_id = place.conversation_id or caller.session or f"conv_{uuid4().hex}"
+        conversation_id = place.conversation_id or caller.conversation or f"conv_{uuid4().hex}"
         conversation = await self.conversations.conversation(place, conversation_id, ask)
         lease = self.versions.lease(_key(caller, ask, conversation_id))
-        if not self.versions.ready:
-            raise RequestInvalid(
-                "The server has no slot table yet; try again in a moment.",
-                code="not_ready", status=503, retry_after_s=1,
-            )  # fmt: skip
         turn = OpenTurn(
             turn_id=f"turn_{uuid4().hex}",
             conversation_id=conversation_id,

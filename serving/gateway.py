@@ -62,7 +62,8 @@ def create_app(services: Services) -> Starlette:
 async def _chat(services: Services, request: Request) -> None:
     raw = await request.body(services.config)
     model = raw.get("model") if isinstance(raw, dict) else None
-    if isinstance(model, str) and services.versions.known(model):
+    public = model == services.config.model
+    if isinstance(model, str) and not public and services.versions.known(model):
         await _work(services, request, lambda: _pass_on(services, request, model, raw))
     else:
         await _take_turn(services, request, chat, raw)
@@ -148,6 +149,11 @@ async def _models(services: Services, request: Request) -> None:
 
 
 async def _feedback(services: Services, request: Request) -> None:
+    if not services.config.record.enabled:
+        raise RequestInvalid(
+            "This server records nothing, so it takes no feedback.",
+            code="recording_off", status=409,
+        )  # fmt: skip
     asked = feedback.parse(await request.body(services.config))
     made = asked.records(datetime.now(UTC))
     kept = [services.recorder.put(record) for record in made]

@@ -185,6 +185,13 @@ def record_route(
     draft.record("ok", result, response_id=None, params=canonical_json({}), **fields)
 
 
+def record_failed_route(server: Server, turn: OpenTurn, model: str, problem: MolError) -> None:
+    """Record that the head could not route."""
+    request = ChatRequest(model=model, messages=(Message(role="user", content=turn.request),))
+    draft = _Draft(server, turn, "route", request, None)
+    draft.record("engine_error", error=str(problem), params=canonical_json({}))
+
+
 async def _is_mended(server: Server, name: str, problem: EngineRefused | EngineUnavailable) -> bool:
     """Say whether a failed call may be made again: nobody answered, or the adapter was lost."""
     if isinstance(problem, EngineUnavailable):

@@ -4,12 +4,15 @@ Views only grow: the view at a later turn starts with the same messages, so that
 engine's prefix cache holds from visit to visit.
 """
 
+import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from serving.records import BASE_SLOT, Message
 from serving.slots import Profile
 
+_PIECES = re.compile(r"[!-~]+|[^\x00- ]")
 ANYONE = ""
 """Slot of turns made elsewhere: nobody's own past, so all see them verbatim."""
 
@@ -73,13 +76,17 @@ def summary_view(
 def clipped_summary(profile: Profile, exchanged: Sequence[Message]) -> str:
     """Return a turn's last words as its summary, for when no adapter could write one.
 
-    A word is counted as a token: on the short side for most texts.
+    A word counts as a token, a character of another script too, and three characters at least
+    make one: on the short side for most texts.
     """
     last = next((m for m in reversed(exchanged) if m.role == "assistant"), None)
     if last is None:
         return ""
     said = last.content or " ".join(f"{call.name} {call.arguments}" for call in last.tool_calls)
-    return " ".join(said.split()[: profile.max_summary_tokens])[: 6 * profile.max_summary_tokens]
+    limit = profile.max_summary_tokens
+    text = " ".join(said.split())
+    ends = [piece.end() for piece in itertools.islice(_PIECES.finditer(text), limit)]
+    return text[: ends[-1] if ends else 0][: 3 * limit]
 
 
 def _system(profile: Profile, slot: str, instructions: str) -> list[Message]:

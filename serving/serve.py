@@ -130,19 +130,7 @@ async def _start(
 ) -> tuple[Services, list[Any]]:
     """Open what the apps work with; the stack closes it in the right order."""
     timeouts = config.timeouts
-    engine = Replicas(
-        [
-            OpenAIEngine(
-                address,
-                connect_s=timeouts.connect_s,
-                idle_s=timeouts.idle_s,
-                timeout_s=timeouts.hop_s,
-                token_ids=config.record.token_ids,
-                base_name=config.base_name,
-            )
-            for address in config.engines
-        ]
-    )
+    engine = Replicas([_engine(address, config) for address in config.engines])
     stack.push_async_callback(engine.close)
     documents = await asyncio.to_thread(Documents, home / "conversations.sqlite")
     stack.push_async_callback(asyncio.to_thread, documents.close)
@@ -159,7 +147,7 @@ async def _start(
     conversations = Conversations(documents)
     embed = None
     if config.router.embeddings:
-        embedder = OpenAIEngine(config.router.embeddings, base_name=config.base_name)
+        embedder = _engine(config.router.embeddings, config)
         stack.push_async_callback(embedder.close)
         embed = embedder.embed
     turns = FullTurns(
@@ -180,6 +168,18 @@ async def _start(
         _forget(documents, timedelta(days=config.keep_days)),
     ]
     return services, background
+
+
+def _engine(address: str, config: ServeConfig) -> OpenAIEngine:
+    timeouts = config.timeouts
+    return OpenAIEngine(
+        address,
+        connect_s=timeouts.connect_s,
+        idle_s=timeouts.idle_s,
+        timeout_s=timeouts.hop_s,
+        token_ids=config.record.token_ids,
+        base_name=config.base_name,
+    )
 
 
 async def _first_table(versions: Versions, limit_s: float = 60.0) -> None:

@@ -17,7 +17,15 @@ from typing import Any
 from serving.engine import CallDelta, ChatRequest, ChatResult, Delta, OnDelta
 from serving.errors import EngineRefused, EngineUnavailable
 from serving.head import HiddenStateInvalid
-from serving.hops import SOURCE, OpenTurn, Server, TurnFailed, record_route, run_hop
+from serving.hops import (
+    SOURCE,
+    OpenTurn,
+    Server,
+    TurnFailed,
+    record_failed_route,
+    record_route,
+    run_hop,
+)
 from serving.own_view import (
     Conversation,
     Entry,
@@ -257,6 +265,7 @@ async def _route_by_head(server: Server, turn: OpenTurn, settled: Settle) -> Non
         hidden = await (server.embed or server.engine.embed)(turn.request)
         chances = server.head.probabilities(hidden)
     except (EngineRefused, EngineUnavailable, HiddenStateInvalid) as problem:
+        record_failed_route(server, turn, server.head.name, problem)
         turn.error = str(problem)
         raise TurnFailed(turn) from problem
     legal = {label: chances.get(label, 0.0) for label in server.profile.labels}

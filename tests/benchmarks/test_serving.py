@@ -41,15 +41,22 @@ def test_the_smallest_run_accounts_for_every_hop_and_no_request_fails() -> None:
     assert {"engine", "hop", "turn"} == report["by_clients"]["256"].keys()
 
 
-@pytest.mark.parametrize("wrong", ["failed_requests", "unaccounted", "swap_turns_of_two_versions"])
-def test_what_must_not_happen_is_no_success(wrong: str) -> None:
-    fine = dict.fromkeys(
-        ("failed_requests", "unaccounted", "swap_failed_requests", "swap_failed_hops",
-         "swap_turns_of_two_versions"), 0,
-    )  # fmt: skip
+NEVER = (
+    "failed_requests", "unaccounted", "swap_failed_requests", "swap_failed_hops",
+    "swap_turns_of_two_versions",
+)  # fmt: skip
+FINE = dict.fromkeys(NEVER, 0) | {
+    "swap_under_load_to_the_end": True, "hops_made": 5, "hops_on_disk": 4, "dropped": 1,
+}  # fmt: skip
 
-    assert serving.is_sound(fine)
-    assert not serving.is_sound(fine | {wrong: 1})
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{name: 1} for name in NEVER] + [{"swap_under_load_to_the_end": False}, {"hops_on_disk": 3}],
+)
+def test_what_must_not_happen_is_no_success(wrong: dict[str, int]) -> None:
+    assert serving.is_sound(FINE)
+    assert not serving.is_sound(FINE | wrong)
 
 
 def test_every_target_comes_first_and_last() -> None:

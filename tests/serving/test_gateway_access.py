@@ -5,10 +5,14 @@ and the clients are real.
 """
 
 import asyncio
+import contextlib
+import dataclasses
+import http.client
 import logging
 import stat
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anthropic
 import httpx
@@ -21,6 +25,7 @@ from stub_engine import stub_engine
 
 from serving.access import KeysInvalid
 from serving.config import ServeConfig
+from serving.gateway import create_app
 from serving.serve import running
 from serving.slots import load_profile
 
@@ -189,14 +194,24 @@ def test_the_admin_key_of_the_servers_own_is_for_its_owner_alone(tmp_path: Path,
     assert stat.S_IMODE((tmp_path / "admin.key").stat().st_mode) == 0o600
 
 
+def status_of_raw(mol, way: str) -> int:
+    """POST to a path as it stands; httpx would tidy it up first."""
+    address = urlsplit(mol.url)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=30)
+    headers = {"authorization": f"Bearer {ANN}", "content-type": "application/json"}
+    with contextlib.closing(connection):
+        connection.request("POST", way, b"{}", headers)
+        return connection.getresponse().status
+
+
 @pytest.mark.parametrize("path", OF_ENGINES)
 def test_nothing_of_the_engine_but_chats_can_be_reached(mol, stub, path) -> None:
     with client_of(mol, ANN) as client:
         for method in ("GET", "POST"):
             answer = client.request(method, path, json={"lora_name": "x", "lora_path": "/etc"})
             check_refusal(answer, "chat", 404, "no_endpoint")
-        for way in (f"/v1/chat/completions/..{path}", f"/v1/models/%2e%2e{path}", f"/{path}"):
-            assert client.post(way, json={}).status_code == 404
+    for way in (f"/v1/chat/completions/..{path}", f"/v1/models/%2e%2e{path}", f"/{path}"):
+        assert status_of_raw(mol, way) == 404
     assert not [asked for asked in stub.requests if asked.path not in ("/v1/models", "/health")]
 
 
@@ -239,3 +254,33 @@ def test_no_key_is_recorded_logged_told_or_passed_on(mol, stub, tmp_path, caplog
     for text in (*told, passed_on, kept, caplog.text):
         assert "0123456789" not in text
     assert "authorization" not in passed_on
+
+
+def test_one_session_name_of_two_callers_is_two_conversations(mol, stub) -> None:
+    session = {"x-session-id": "1"}
+    for key in (ANN, BEN):
+        with client_of(mol, key) as client:
+            answer = client.post(PATHS["chat"], json=ask("chat"), headers=session)
+            assert answer.status_code == 200
+
+    ann, ben = mol.records("turn", 2)
+    assert ann["conversation_id"] != ben["conversation_id"]
+
+
+def test_an_error_of_our_own_is_a_500_that_tells_nothing(mol, caplog) -> None:
+    async def broken() -> bool:
+        raise RuntimeError("secret of the inside")
+
+    app = create_app(dataclasses.replace(mol.server.services, healthy=broken))
+
+    async def ask_it() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.get("/readiness")
+
+    answer = asyncio.run(ask_it())
+
+    check_refusal(answer, "chat", 500, "internal_error")
+    assert "secret" not in answer.text
+    assert "secret of the inside" in caplog.text
+    assert "Traceback" in caplog.text

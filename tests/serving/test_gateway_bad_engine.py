@@ -26,7 +26,7 @@ from gateway_asks import (
     tool,
 )
 from mol_server import LIMIT_S, Running, mol_server
-from stub_engine import Answer, Asked
+from stub_engine import Answer, Asked, completion
 
 USER = {"role": "user", "content": "And now?"}
 BREAKS = ("die", "half_chunk", "error_event", "no_finish", "no_done")
@@ -278,19 +278,31 @@ def test_a_call_in_a_history_made_elsewhere_is_replayed_and_checked(client, stub
     check_refusal(half, "chat", 400, "tool_result_without_call")
 
 
-def test_a_router_that_names_no_slot_is_a_502_with_a_reason_in_the_record(
-    client, mol, stub
+@pytest.mark.parametrize(
+    ("said", "status", "reason"),
+    [(b"{}", 503, "not as an OpenAI-compatible server would"), (b"", 502, "routed to 'L9'")],
+)
+def test_a_router_that_says_nonsense_fails_the_turn_with_a_reason_in_the_record(
+    client, mol, stub, said: bytes, status: int, reason: str
 ) -> None:
     def nonsense(asked: Asked) -> Answer:
-        return Answer(raw=b"{}") if "structured_outputs" in asked.body else Answer()
+        if "structured_outputs" not in asked.body:
+            return Answer()
+        return Answer(raw=said) if said else Answer(raw=completion_of("L9", asked))
 
     stub.reply = nonsense
 
-    check_refusal(client.post(PATHS["chat"], json=ask("chat")), "chat", 503)
+    check_refusal(client.post(PATHS["chat"], json=ask("chat")), "chat", status)
 
     (turn,) = mol.records("turn", 1)
     assert turn["status"] == "failed"
-    assert turn["error"]
+    assert reason in turn["error"]
+
+
+def completion_of(text: str, asked: Asked) -> bytes:
+    """Return an answer that keeps to no choices."""
+    free = {name: value for name, value in asked.body.items() if name != "structured_outputs"}
+    return json.dumps(completion(Answer(text=text), free)).encode()
 
 
 def test_a_summary_that_hangs_holds_up_no_answer(client, mol, stub) -> None:

@@ -72,6 +72,9 @@ def test_a_head_of_other_dimensions_fails_the_turn_with_a_reason(tmp_path, stub)
     with mol_server(tmp_path, stub.url, router={"mode": "head"}) as mol:
         assert ask(mol).status_code == 502
         (turn,) = mol.records("turn", 1)
+        (hop,) = mol.records("hop", 1)
+    assert (hop["role"], hop["status"]) == ("route", "engine_error")
+    assert hop["error"] == turn["error"]
     assert (turn["status"], turn["slot"]) == ("failed", None)
     assert "hidden state" in turn["error"]
 

@@ -16,7 +16,7 @@ from tiny import make_tiny_tokenizer
 from serving.engine import ChatRequest, ChatResult, OnDelta
 from serving.errors import EngineRefused, EngineUnavailable
 from serving.hops import Server, TurnFailed
-from serving.own_view import Conversation, Entry, own_view
+from serving.own_view import Conversation, Entry, clipped_summary, own_view
 from serving.records import Message, ToolCall
 from serving.slots import load_profile
 from serving.template import render_text
@@ -80,6 +80,7 @@ def test_a_turn_is_a_route_an_answer_and_a_summary() -> None:
     assert [request.model for request in script.asked] == [NAMES["L0"], NAMES["L2"], NAMES["L2"]]
     route, answer, summary = script.asked
     assert route.choices == PROFILE.labels
+    assert route.max_tokens == 24
     assert route.continue_final
     assert answer.max_tokens == PROFILE.max_answer_tokens
     assert summary.max_tokens == PROFILE.max_summary_tokens
@@ -235,6 +236,15 @@ def test_a_failed_call_leaves_the_timeline_and_a_record(calls_before: int, error
     assert (turn.status, turn.error) == ("failed", str(error))
     assert turn.hop_ids == tuple(hop.hop_id for hop in open_turn.hops)
     assert turn.position == 1
+
+
+@pytest.mark.parametrize("text", ["书" * 400, "b" * 4000, "书 a " * 300, ""])
+def test_first_words_are_few_tokens_in_any_script(text: str) -> None:
+    said = clipped_summary(PROFILE, [Message(role="assistant", content=text)])
+
+    assert text.startswith(said)
+    assert len(said.encode()) <= 3 * PROFILE.max_summary_tokens
+    assert bool(said) == bool(text)
 
 
 @pytest.mark.parametrize("error", [EngineRefused("no (500)"), EngineUnavailable("gone")])
