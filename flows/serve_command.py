@@ -44,7 +44,9 @@ def serve(
         str | None,
         typer.Option(help="'embedded', or addresses of vLLM replicas separated by commas."),
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the API; 0 takes a free one.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the API; 0 takes a free one.")
+    ] = None,
 ) -> None:
     """Run the MoL server; any setting is a dotted flag, as in --serve.router.mode rules."""
     settings = load_settings(config, context.args, {"home": home, "base": base, "engine": engine})
@@ -66,7 +68,7 @@ def _run(settings: Settings, config: "ServeConfig") -> None:
     from serving.slots import load_profile
 
     # Either writes the slot table; first adapters are registered where none serves yet.
-    stages.prepare_registry(settings) if settings.first_adapters else slot_rows.rows(settings)
+    stages.prepare_registry(settings) if settings.first_adapters else slot_rows.export(settings)
     profile = load_profile(settings.profile)
 
     async def main() -> None:
@@ -120,7 +122,6 @@ def _engines(settings: Settings) -> Iterator[tuple[str, ...]]:
 
 
 def _answers(address: str) -> bool:
-
     from serving.openai_engine import OpenAIEngine
 
     async def ask() -> bool:

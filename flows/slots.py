@@ -13,12 +13,19 @@ if TYPE_CHECKING:
     from promotion.promote import PromotionResult
 
 
-def rows(settings: Settings) -> list[dict[str, Any]]:
-    """Return one row a slot, after writing `slots.json` if it does not say the same."""
-    from promotion.promote import export_slots, slot_table
+def export(settings: Settings) -> None:
+    """Write `slots.json` as the registry says."""
+    from promotion.promote import export_slots
 
     with stages.open_registry(settings) as registry:
         export_slots(settings.home, registry)
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    """Return one row a slot, as the registry says."""
+    from promotion.promote import slot_table
+
+    with stages.open_registry(settings) as registry:
         table = slot_table(registry)
     return [
         {
@@ -126,4 +133,5 @@ def _report(settings: Settings, slot: str, adapter: str) -> "GateReport":
 
 
 def _row(settings: Settings, slot: str) -> list[dict[str, Any]]:
+    export(settings)
     return [row for row in rows(settings) if row["slot"] == slot]

@@ -42,7 +42,7 @@ TierOption = Annotated[
 
 @slots_app.command("list")
 def list_slots(config: Config = None, home: Home = None, as_json: Json = False) -> None:
-    """List the slots with what they serve; write slots.json if it does not say the same."""
+    """List the slots with what they serve, as the registry says."""
     _show(slots.rows(load_settings(config, overrides={"home": home})), as_json)
 
 

@@ -49,8 +49,9 @@ class TimeoutConfig(_Section):
     """One engine call."""
     body_s: float = Field(default=30.0, gt=0)
     """For a client to send its request's head, then its body, and to take some of its answer."""
-    drain_s: float = Field(default=300.0, gt=0)
-    """How long a replaced version still serves the turns that began with it."""
+    drain_s: float = Field(default=900.0, gt=0)
+    """How long a replaced version still serves the turns that began with it; longer than `hop_s`,
+    or a hop may lose its version."""
 
 
 class RecordConfig(_Section):

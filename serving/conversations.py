@@ -6,7 +6,8 @@ answer) and leads to the turn that ended there; from it the timeline is walked b
 client that goes on, asks again, or goes back and takes another path finds its place, and
 nothing that is remembered ever changes. A history made elsewhere is taken over verbatim.
 
-All of it is kept in `serving.documents` and is there after a restart.
+All of it is kept in `serving.documents` and is there after a restart, but for what was asked:
+that is only known again as long as the process lives.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from serving.documents import Documents
 from serving.exchange import Ask, RequestInvalid
 from serving.hops import OpenTurn
 from serving.own_view import ANYONE, Conversation, Entry
-from serving.records import Message, Record, content_id
+from serving.records import Message, Record, canonical_json, content_id
 from serving.turn import check_results
 
 _MEMORY_BYTES = 256 << 20
@@ -59,7 +60,6 @@ class Waiting:
     parent: str | None
     names: dict[str, str]
     """Served names that the turn began with."""
-    instructions: str
 
 
 _WAITING = TypeAdapter(Waiting)
@@ -232,10 +232,6 @@ class Conversations:
         """Replace a turn's first words by its summary."""
         self._put(self._fresh[turn_id].model_copy(update={"summary": summary}))
 
-    async def finish(self) -> None:
-        """Wait for the summaries under way."""
-        await asyncio.gather(*self._summaries.values(), return_exceptions=True)
-
     def _refer(
         self, ask: Ask, scope: str, said: Message, found: dict[str, str], response_id: str
     ) -> None:
@@ -245,9 +241,9 @@ class Conversations:
         if ask.protocol == "responses" and ask.store:
             self._documents.put(f"response:{scope}:{response_id}", _dump(found))
 
-    async def _node(self, turn_id: str) -> Node | None:
-        """Return a turn with its summary; None if it is so old that it was forgotten."""
-        summary = self._summaries.get(turn_id)
+    async def _node(self, turn_id: str, summarised: bool = True) -> Node | None:
+        """Return a turn, with its summary; None if it is so old that it was forgotten."""
+        summary = self._summaries.get(turn_id) if summarised else None
         if summary is not None:
             await asyncio.wait([summary])
         node = self._nodes.get(turn_id)
@@ -273,7 +269,7 @@ class Conversations:
     async def _conversation_id(self, parent: str | None, waiting: Waiting | None) -> str | None:
         if waiting is not None:
             return waiting.turn.conversation_id
-        node = await self._node(parent) if parent is not None else None
+        node = await self._node(parent, summarised=False) if parent is not None else None
         return node.conversation_id if node else None
 
 
@@ -285,12 +281,22 @@ def _size(node: Node) -> int:
 def transcript_digest(messages: Sequence[Message]) -> str:
     """Return a digest of what client and server said: roles, texts and tool calls, no ids.
 
-    Space around a text does not count, as clients do not keep it.
+    Neither space around a text nor the way arguments are written counts, as clients do not
+    keep them.
     """
     said = [
-        [m.role, m.content.strip(), [[c.name, c.arguments] for c in m.tool_calls]] for m in messages
+        [m.role, m.content.strip(), [[c.name, _meant(c.arguments)] for c in m.tool_calls]]
+        for m in messages
     ]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
+def _meant(arguments: str) -> str:
+    """Return a tool call's arguments in one way of writing; text that is no JSON as it is."""
+    try:
+        return canonical_json(json.loads(arguments))
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def _entries_of(brought: Sequence[Message]) -> list[Entry]:

@@ -33,6 +33,10 @@ WAIT_FOR_RESULTS_S = 3600.0
 """A turn whose tool results have not come by then counts as abandoned."""
 MOST_HELD = 10_000
 """Turns that may wait for tool results; of more the longest waiting counts as abandoned."""
+SUMMARY_HOP_S = 60.0
+"""Limit for the engine call of a summary; the answer's first words do without."""
+MOST_SUMMARIES = 512
+"""Summaries under way at once; turns beyond them keep their first words."""
 SUMMARY_LIMIT_S = 15.0
 """How long a server that stops waits for summaries."""
 
@@ -171,7 +175,7 @@ class FullTurns:
             supersedes=place.supersedes,
             exchanged=list(place.exchanged),
         )
-        return Waiting(turn, place.parent, dict(lease.names), ask.instructions), lease
+        return Waiting(turn, place.parent, dict(lease.names)), lease
 
     async def _resumed(
         self, waiting: Waiting, results: tuple[Message, ...], ask: Ask, caller: Caller
@@ -214,7 +218,11 @@ class FullTurns:
         await begin_turn(server, conversation, turn, ask.tools, on_delta)
 
     async def _close(self, server: Server, turn: OpenTurn, lease: Lease) -> None:
+        # A summary is worth less than an answer: it must neither pile up nor be waited for long.
+        server = replace(server, hop_timeout_s=min(SUMMARY_HOP_S, self.config.timeouts.hop_s))
         try:
+            if len(self._tasks) > MOST_SUMMARIES:
+                return
             self.conversations.set_summary(turn.turn_id, await summarise(server, turn))
         finally:
             self._end(turn, lease, "ok")

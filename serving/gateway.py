@@ -156,8 +156,7 @@ async def _feedback(services: Services, request: Request) -> None:
         )  # fmt: skip
     asked = feedback.parse(await request.body(services.config))
     made = asked.records(datetime.now(UTC))
-    kept = [services.recorder.put(record) for record in made]
-    if not all(kept):
+    if not services.recorder.put(lambda: made):
         raise RequestInvalid(
             "The feedback could not be kept, the recorder's queue is full; send it again.",
             code="overloaded", status=503, retry_after_s=1,

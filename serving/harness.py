@@ -72,5 +72,7 @@ class Harnesses:
         head = next((e for e in table.slots if e.role == "head" and e.path), None)
         loaded = None
         if self._router.mode == "head" and head is not None and head.path is not None:
-            loaded = RouterHead.load(self._home / head.path, head.digest, profile.labels)
+            loaded = RouterHead.load(
+                self._home / head.path, head.digest, effective_profile(self._profile, table).labels
+            )
         return Harness(profile, rules, loaded)

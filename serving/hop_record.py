@@ -71,19 +71,14 @@ class Attempt:
 class HopBuilder:
     """Builds hops and knows which of them ask the same again; used by one thread."""
 
-    def __init__(self, summary_prompt: str | None = None) -> None:
-        self._summary_prompt = summary_prompt
+    def __init__(self) -> None:
         self._calls: LRUCache[bytes, str] = LRUCache(_CALLS_REMEMBERED)
 
     def hop(self, attempt: Attempt) -> Hop:
-        """Return the record of an attempt.
-
-        Raises:
-            ValueError, LookupError, TypeError, AttributeError: if the request was no chat.
-        """
+        """Return the record of an attempt; what was no chat has no messages."""
         request = attempt.request
-        messages = tuple(Message.from_openai(m) for m in request["messages"])
-        role = role_of_hop(attempt.said_role, request, messages, self._summary_prompt)
+        messages = _messages(request.get("messages"))
+        role = role_of_hop(attempt.said_role, request, messages)
         params = {k: v for k, v in request.items() if k not in _APART}
         greedy = role == "route" and params.get("temperature") == 0
         call = self._call(attempt, request)
@@ -122,6 +117,13 @@ class HopBuilder:
         if attempt.key is None:
             return None
         return blake2b(f"{attempt.key} {canonical_json(request)}".encode(), digest_size=16).digest()
+
+
+def _messages(raw: Any) -> tuple[Message, ...]:
+    try:
+        return tuple(Message.from_openai(message) for message in raw)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return ()
 
 
 def _harness_digest(messages: Sequence[Message], request: Mapping[str, Any]) -> str:

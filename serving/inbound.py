@@ -37,6 +37,8 @@ from serving.protocols.refusals import check_depth
 from serving.recorder import Recorder
 from serving.versions import Versions
 
+MAX_SESSION = 256
+"""Characters of a session's name that count."""
 _log = logging.getLogger(__name__)
 
 
@@ -186,7 +188,9 @@ class Endpoint:
         try:
             if not self._is_open:
                 name = self._services.keys.caller(headers)
-                session = headers.get(KEY_HEADER) or headers.get(SESSION_HEADER) or ""
+                session = (headers.get(KEY_HEADER) or headers.get(SESSION_HEADER) or "")[
+                    :MAX_SESSION
+                ]
                 request.caller = Caller(name, session)
             await self._handle(self._services, request)
         except ClientLeft:

@@ -31,7 +31,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 OTHER = "other"
 ENDPOINTS = (
     "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/models", "/v1/feedback",
-    "/v1/embeddings", "/health", "/readiness", "/metrics", "/_internal/routing-key",
+    "/openapi.json", "/health", "/readiness", "/metrics", "/_internal/routing-key",
     "/_internal/routing-keys",
 )  # fmt: skip
 MAX_VERSIONS = 64
@@ -111,11 +111,11 @@ class Metrics:
         self.in_flight = Gauge(
             "mol_requests_in_flight", "Requests worked on now.", registry=registry
         )
-        """For the server to move."""
+        """Takes a function that tells the number."""
         self.waiting = Gauge(
             "mol_requests_waiting", "Requests that wait for their turn.", registry=registry
         )
-        """For the server to move."""
+        """The same."""
         # Labels are few, and looking one up costs more than counting under it.
         self._request_s_of = cache(self._request_s.labels)
         self._requests_of = cache(self._requests.labels)

@@ -74,7 +74,7 @@ def summary_view(
 
 
 def clipped_summary(profile: Profile, exchanged: Sequence[Message]) -> str:
-    """Return a turn's last words as its summary, for when no adapter could write one.
+    """Return the first words of a turn's last answer, for when no adapter sums it up.
 
     A word counts as a token, a character of another script too, and three characters at least
     make one: on the short side for most texts.

@@ -131,7 +131,8 @@ class Passthrough:
             raise
         finally:
             attempt.stop()
-            self.recorder.put(lambda: self._record(call, attempt))
+            if not self.recorder.put(lambda: self._record(attempt)):
+                self._record(attempt)  # counted all the same
 
     async def _whole(self, call: "_Call", attempt: Attempt, answer: Forwarded, send: Send) -> None:
         content = await answer.read()
@@ -185,7 +186,7 @@ class Passthrough:
             extras["logprobs"] = True
         return {name: value for name, value in extras.items() if raw.get(name) is None}
 
-    def _record(self, call: "_Call", attempt: Attempt) -> Iterable[Hop]:
+    def _record(self, attempt: Attempt) -> Iterable[Hop]:
         hop = self.builder.hop(attempt)
         self.metrics.hop(hop)
         return (hop,)
@@ -260,7 +261,11 @@ async def _send_events(send: Send, chunks: Iterable[dict[str, Any]]) -> None:
 def _fallback_key(raw: dict[str, Any]) -> str:
     """Return what stays the same in a conversation without a key: its user, or how it began."""
     user = raw.get("user")
+    began: list[Any] = []
     messages = raw.get("messages")
-    began: Any = messages[:2] if isinstance(messages, list) else None
+    for message in messages if isinstance(messages, list) else ():
+        began.append(message)
+        if isinstance(message, dict) and message.get("role") == "user":
+            break
     stays = user if isinstance(user, str) and user else began
     return blake2b(repr(stays).encode(errors="replace"), digest_size=16).hexdigest()

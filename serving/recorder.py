@@ -2,7 +2,7 @@
 
     recorder = Recorder(home / "spool", config.record)
     recorder.start()
-    recorder.put(lambda: turn_records(turn))   # never blocks, never raises
+    recorder.put(lambda: [finished(turn)])   # never blocks, never raises
     recorder.close(timeout_s=10)
 
 In: records, or a callable that builds them in the writer thread. Out: segments

@@ -48,6 +48,8 @@ from serving.versions import Versions
 ADMIN_KEY = "MOL_ADMIN_KEY"
 KEEP_ALIVE_S = 75
 STOP_LIMIT_S = 20
+HEALTH_LIMIT_S = 2.0
+"""A replica that does not say how it is by then is not well."""
 _FORGET_EVERY_S = 3600.0
 _log = logging.getLogger(__name__)
 
@@ -157,7 +159,18 @@ async def _start(
     passthrough = Passthrough(engine, config, versions, recorder, metrics)
 
     async def healthy() -> bool:
-        return any(await engine.health())
+        asked = [asyncio.ensure_future(replica.healthy()) for replica in engine.engines]
+        try:
+            async with asyncio.timeout(HEALTH_LIMIT_S):
+                for first in asyncio.as_completed(asked):
+                    if await first:
+                        return True
+        except TimeoutError:
+            pass
+        finally:
+            for question in asked:
+                question.cancel()
+        return False
 
     services = Services(
         config, keys, versions, turns, passthrough, recorder, metrics, admission, healthy
@@ -289,8 +302,15 @@ def _admin_keys(home: Path, environment: Mapping[str, str]) -> Keys:
     path = home / "admin.key"
     if not path.exists():
         # Under its name only when it is whole: a process may end at any moment.
-        half = home / f"admin.key.{os.getpid()}"
-        with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(24))
-        half.rename(path)
+        half = home / f"admin.key.{secrets.token_hex(4)}"
+        try:
+            with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(24))
+            half.rename(path)
+        except OSError as error:
+            half.unlink(missing_ok=True)
+            raise KeysInvalid(
+                f"Cannot write the admin key {str(path)!r}: {error.strerror or error}. "
+                f"Free some space, or set {ADMIN_KEY}."
+            ) from error
     return Keys((path.read_text(encoding="utf-8").strip(),))

@@ -129,7 +129,7 @@ def read_slot_file(path: Path) -> SlotFile:
     except OSError as error:
         raise SlotTableInvalid(
             f"Cannot read the slot table {str(path)!r}: {error.strerror or error}. "
-            "'flows slots list' writes it."
+            "'flows serve' writes it."
         ) from error
     return parse_slot_file(data, f"Slot table {str(path)!r}")
 
@@ -148,7 +148,7 @@ def parse_slot_file(data: bytes, called: str = "The slot table") -> SlotFile:
         given = first["input"]
         shown = "" if isinstance(given, dict | list | SlotTraits) else f", got {given!r:.80}"
         raise SlotTableInvalid(
-            f"{called}: {field}: {first['msg']}{shown}. 'flows slots list' writes a right one."
+            f"{called}: {field}: {first['msg']}{shown}. 'flows serve' writes a right one."
         ) from error
 
 

@@ -173,7 +173,8 @@ async def summarise(server: Server, turn: OpenTurn) -> str:
     except TurnFailed:
         turn.error = None
         return clipped_summary(server.profile, turn.exchanged)
-    return " ".join(result.message.content.split())
+    said = " ".join(result.message.content.split())
+    return said or clipped_summary(server.profile, turn.exchanged)
 
 
 def entry_of(turn: OpenTurn, summary: str) -> Entry:

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -166,3 +167,28 @@ def test_feedback_needs_a_server_that_records(tmp_path: Path, stub, enabled: boo
     with mol_server(tmp_path, stub.url, record={"enabled": enabled}) as mol:
         answer = httpx.post(f"{mol.url}/v1/feedback", json={"turn_id": "t", "thumb": "up"})
     assert answer.status_code == (202 if enabled else 409)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tool_results_stick_however_a_client_writes_the_arguments(mol, stub, stream: bool) -> None:
+    """Anthropic's client gives arguments back as an object, not as the engine's text."""
+    call = {"id": "c1", "function": {"name": "set_timer", "arguments": '{"b":"é", "a":1.0}'}}
+    tool = {"name": "set_timer", "input_schema": {"type": "object"}}
+    asked = {"model": "mol", "max_tokens": 50, "tools": [tool]}
+    stub.reply = slots_answer("L1", "", tool_calls=(call,))
+    with anthropic.Anthropic(base_url=mol.url, api_key="none", max_retries=0) as client:
+        if stream:
+            with client.messages.stream(messages=HELLO, **asked) as events:
+                said = events.get_final_message()
+        else:
+            said = client.messages.create(messages=HELLO, **asked)
+        stub.reply = slots_answer("L3", "It runs.")
+        result = {"type": "tool_result", "tool_use_id": said.content[-1].id, "content": "ok"}
+        made = {"role": "assistant", "content": [block.model_dump() for block in said.content]}
+        client.messages.create(
+            messages=[*HELLO, made, {"role": "user", "content": [result]}], **asked
+        )
+
+    (turn,) = mol.records("turn", 1)
+    assert (turn["slot"], turn["status"]) == ("L1", "ok")
+    assert [hop["role"] for hop in mol.records("hop", 4)].count("route") == 1
