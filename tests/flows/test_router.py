@@ -188,7 +188,7 @@ def test_too_few_held_out_turns_leave_routing_as_it_is_with_status_3(settings, t
 
 def test_known_problems_are_one_line_with_status_1(settings, tmp_path):
     for words, word in (
-        (["train", "--home", tmp_path / "none"], "flows run ingest"),
+        (["train", "--home", tmp_path / "none", "--base", settings.base], "flows run ingest"),
         (["train", "--home", settings.home, "--base", tmp_path], "No base model"),
         (["rollback", "--home", settings.home], "no previous version"),
     ):
