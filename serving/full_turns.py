@@ -23,7 +23,7 @@ from serving.harness import Harnesses
 from serving.hops import OpenTurn, Server, TurnFailed
 from serving.leases import Lease
 from serving.metrics import Metrics
-from serving.own_view import clipped_summary
+from serving.own_view import Conversation, clipped_summary
 from serving.recorder import Recorder
 from serving.records import Hop, Message
 from serving.turn import begin_turn, check_results, continue_turn, finished, summarise
@@ -106,14 +106,18 @@ class FullTurns:
         place = await self.conversations.locate(ask, scope, named)
         if place.waiting is not None and place.results:
             waiting, lease = await self._resumed(place.waiting, place.results, ask, caller)
+            conversation = None
         else:
-            waiting, lease = await self._begun(place, ask, caller)
+            waiting, lease, conversation = await self._begun(place, ask, caller)
         turn = waiting.turn
         lease.hold(turn.turn_id)
         try:
             server = self._server(lease, waiting.names)
             self.conversations.note_asked(scope, place, turn.turn_id)
-            await self._answer(server, place, waiting, ask, on_delta)
+            if conversation is None:
+                await continue_turn(server, turn, place.results, on_delta)
+            else:
+                await begin_turn(server, conversation, turn, ask.tools, on_delta)
             turn.response_ids.append(response_id)
             reply = _reply(ask, turn, response_id, created_at)
             if turn.pending_calls:
@@ -159,7 +163,9 @@ class FullTurns:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    async def _begun(self, place: Place, ask: Ask, caller: Caller) -> tuple[Waiting, Lease]:
+    async def _begun(
+        self, place: Place, ask: Ask, caller: Caller
+    ) -> tuple[Waiting, Lease, Conversation]:
         conversation_id = place.conversation_id or caller.conversation or f"conv_{uuid4().hex}"
         conversation = await self.conversations.conversation(place, conversation_id, ask)
         lease = self.versions.lease(_key(caller, ask, conversation_id))
@@ -175,7 +181,7 @@ class FullTurns:
             supersedes=place.supersedes,
             exchanged=list(place.exchanged),
         )
-        return Waiting(turn, place.parent, dict(lease.names)), lease
+        return Waiting(turn, place.parent, dict(lease.names)), lease, conversation
 
     async def _resumed(
         self, waiting: Waiting, results: tuple[Message, ...], ask: Ask, caller: Caller
@@ -206,16 +212,6 @@ class FullTurns:
             turn.hops, turn.response_ids = [], []
         self.conversations.note_taken_up(waiting.turn, turn.turn_id)
         return replace(waiting, turn=turn), lease
-
-    async def _answer(
-        self, server: Server, place: Place, waiting: Waiting, ask: Ask, on_delta: OnDelta | None
-    ) -> None:
-        turn = waiting.turn
-        if place.results:
-            await continue_turn(server, turn, place.results, on_delta)
-            return
-        conversation = await self.conversations.conversation(place, turn.conversation_id, ask)
-        await begin_turn(server, conversation, turn, ask.tools, on_delta)
 
     async def _close(self, server: Server, turn: OpenTurn, lease: Lease) -> None:
         # A summary is worth less than an answer: it must neither pile up nor be waited for long.

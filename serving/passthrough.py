@@ -54,8 +54,8 @@ class Passthrough:
 
     async def pass_on(
         self, slot: str, raw: dict[str, Any], headers: Headers, send: Send, request_id: str
-    ) -> int:
-        """Answer a hop for `slot` and return the HTTP status.
+    ) -> None:
+        """Answer a hop for `slot`.
 
         Raises:
             EngineUnavailable: if no replica answers and nothing was sent yet.
@@ -86,26 +86,24 @@ class Passthrough:
             last: EngineUnavailable | None = None
             for number in range(self.config.attempts):
                 try:
-                    status = await self._try(call, number, send)
+                    answered = await self._try(call, number, send)
                 except EngineUnavailable as problem:
                     if call.sent or problem.timed_out:
                         raise
                     last = problem
                     continue
-                if status is not None:
+                if answered:
                     self.leases.expect_results(lease, call.tool_calls)
-                    return status
+                    return
                 # The engine lost the adapter, for example by being started anew.
                 last = None
                 await self.versions.ensure(call.name)
             if last is not None:
                 raise last
-            return await self._try(call, 0, send, whatever=True) or 502
+            await self._try(call, 0, send, whatever=True)
 
-    async def _try(
-        self, call: "_Call", number: int, send: Send, whatever: bool = False
-    ) -> int | None:
-        """Ask one replica; None if it does not know the adapter and nothing was sent."""
+    async def _try(self, call: "_Call", number: int, send: Send, whatever: bool = False) -> bool:
+        """Ask one replica; False if it does not know the adapter and nothing was sent."""
         attempt = call.attempt()
         try:
             async with self.engine.forward(
@@ -119,12 +117,12 @@ class Passthrough:
                 if answer.status == 404 and not whatever:
                     attempt.ended("engine_error", f"404: the engine has no {call.name!r}")
                     await answer.read()
-                    return None
+                    return False
                 if answer.headers.get("content-type", "").startswith("text/event-stream"):
                     await self._stream(call, attempt, answer, send)
                 else:
                     await self._whole(call, attempt, answer, send)
-                return answer.status
+                return True
         except EngineUnavailable as problem:
             broken = isinstance(problem, BrokenAnswer)
             attempt.ended("broken_stream" if broken else "engine_error", str(problem))

@@ -88,7 +88,7 @@ class Versions:
 
     @property
     def held(self) -> int:
-        """Turns that wait for tool results with their versions kept."""
+        """Turns under way, or waiting for tool results, with their versions kept."""
         return len(self._held)
 
     def lease(self, key: str) -> Lease:
@@ -96,7 +96,7 @@ class Versions:
         return Lease(self._current, key, self._held)
 
     def lease_of(self, turn_id: str) -> Lease | None:
-        """Return the lease held for a turn; None if there is none, or its time is up."""
+        """Return the lease held for a turn, None if there is none; `alive` tells if it serves."""
         return self._held.get(turn_id)
 
     def known(self, name: str) -> bool:
