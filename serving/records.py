@@ -17,6 +17,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 from serving.errors import InvalidAdapterName
 
 SCHEMA_VERSION = 1
+UNDATED = datetime(1970, 1, 1, tzinfo=UTC)
+"""Where records of a source without times begin; their order is kept in microseconds."""
 BASE_SLOT = "base"
 """What a turn's `slot` says where the bare base model answered."""
 NO_KEY = "no-routing-key"
@@ -31,6 +33,7 @@ fallback, named by the client, by a rule that overrides the router, given to the
 model because the router was not sure enough, or drawn by logged exploration."""
 FeedbackKind = Literal["verifier", "thumb", "edit", "retry", "comment"]
 TargetKind = Literal["turn", "response", "conversation"]
+Annotator = Literal["human", "model", "code"]
 
 
 def canonical_json(value: Any) -> str:
@@ -195,6 +198,12 @@ class Hop(Record):
     """`hop_id` of the earlier attempt at the same call that this one replaces."""
     harness_version: str | None = None
     """Program and version that made the prompts, such as `mol-loop/0.1.0`."""
+    span_id: str | None = None
+    """Id of the span or observation that recorded the call; feedback may name it."""
+    workload: str | None = None
+    """What kind of work the caller said it was for, such as `agent.chat`."""
+    task: str | None = None
+    """Id of the task it belongs to; several conversations may try the same task."""
 
     @property
     def hop_id(self) -> str:
@@ -243,6 +252,12 @@ class Turn(Record):
     canary: bool = False
     supersedes: str | None = None
     """`turn_id` of the earlier turn that the client asked again."""
+    workload: str | None = None
+    """As in `Hop`."""
+    task: str | None = None
+    """As in `Hop`."""
+    tail: tuple[Message, ...] = ()
+    """Messages after the last engine call, such as tool results that no call saw."""
 
 
 class Feedback(Record):
@@ -262,15 +277,17 @@ class Feedback(Record):
     detail: str | None = None
     user: str | None = None
     created_at: AwareDatetime
+    annotator: Annotator | None = None
+    """What judged, where the source tells; a model's verdict is an implicit signal."""
 
     @property
     def feedback_id(self) -> str:
         """Content hash of the whole record."""
-        return content_id(self.model_dump(mode="json"))
+        return content_id(_identifying(self.model_dump(mode="json")))
 
 
 def hop_id_of(raw: dict[str, Any]) -> str:
-    """Return the id of a hop from its `model_dump(mode="json")`.
+    """Return the id of a hop or feedback from its `model_dump(mode="json")`.
 
     Fields that came later count only where set, so that ids stay as they were.
     """
@@ -297,7 +314,9 @@ def _content_id_fast(raw: dict[str, Any]) -> str | None:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-_LATER_FIELDS = frozenset({"reasoning", "supersedes", "harness_version"})
+_LATER_FIELDS = frozenset(
+    {"reasoning", "supersedes", "harness_version", "span_id", "workload", "task", "annotator"}
+)
 
 
 def utc_from_timestamp(seconds: float) -> datetime:

@@ -31,8 +31,11 @@ class Outcome(Record):
 
 
 def tier_of(signal: Feedback) -> Tier | None:
-    """Return a signal's tier: A verified, B explicit, C implicit; None for a plain comment."""
-    return _TIERS.get(signal.kind)
+    """Return a signal's tier: A verified, B explicit, C implicit; None for a plain comment.
+
+    What a model judged is implicit: it may be wrong in ways that repeat.
+    """
+    return "C" if signal.annotator == "model" else _TIERS.get(signal.kind)
 
 
 def verifier_failed(signal: Feedback) -> bool:
@@ -72,14 +75,26 @@ def _verdict(turn: Turn, signals: Sequence[Feedback]) -> tuple[bool | None, Tier
         return None, None, "abandoned"
     if turn.status == "failed":
         return False, None, "not_answered"
-    verdicts = [verifier_failed(f) for f in signals if f.kind == "verifier"]
+    verdicts = [verifier_failed(f) for f in signals if tier_of(f) == "A"]
     if verdicts:
         return not any(verdicts), "A", "verified"
-    if any(f.kind == "edit" for f in signals):
+    explicit = [f for f in signals if tier_of(f) == "B"]
+    if any(f.kind == "edit" for f in explicit):
         return False, "B", "edited"
-    thumbs = {f.user: f.value for f in signals if f.kind == "thumb" and f.value}
+    thumbs = {f.user: f.value for f in explicit if f.kind == "thumb" and f.value}
     if thumbs:
         return all(value > 0 for value in thumbs.values()), "B", "thumbed"
-    if any(tier_of(f) == "C" for f in signals):
+    if any(tier_of(f) == "C" and _doubts(f) for f in signals):
         return None, "C", "suspect"
     return None, None, "unjudged"
+
+
+def _doubts(signal: Feedback) -> bool:
+    """Whether an implicit signal speaks against the turn: a model's praise does not."""
+    match signal.kind:
+        case "verifier":
+            return verifier_failed(signal)
+        case "thumb":
+            return (signal.value or 0.0) < 0
+        case _:
+            return True

@@ -88,6 +88,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _optional("reasoning", "text"),
         _optional("supersedes", "text"),
         _optional("harness_version", "text"),
+        _optional("span_id", "text"),
+        _optional("workload", "text"),
+        _optional("task", "text"),
     ),
     "turns": (
         Column("turn_id", "text"),
@@ -110,6 +113,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("canary", "bool"),
         _optional("supersedes", "text"),
         Column("origin", "text"),
+        _optional("workload", "text"),
+        _optional("task", "text"),
+        _optional("tail", "json"),
     ),
     "feedback": (
         Column("feedback_id", "text"),
@@ -124,6 +130,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _optional("detail", "text"),
         _optional("user", "text"),
         Column("created_at", "time"),
+        _optional("annotator", "text"),
     ),
     # What a client sent and got, as its capture has it; the hop join reads it.
     "requests": (
@@ -156,6 +163,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("reason", "text"),
         Column("detail", "text"),
         Column("raw", "bytes"),
+        _optional("format", "text"),
     ),
     # `source_id` is the hash of a file's first line, or `join:<source>`.
     "offsets": (
@@ -223,6 +231,8 @@ def record_of(kind: type[R], table: str, row: Mapping[str, Any], prefix: str = "
     values: dict[str, Any] = {}
     for name, nested in _fields(kind, table):
         value = row[prefix + name]
+        if value is None and not kind.model_fields[name].is_required():
+            continue
         values[name] = json.loads(value) if nested and value is not None else value
     return kind.model_validate(values)
 

@@ -288,7 +288,9 @@ def _differs(row: dict[str, Any], stored: dict[str, Any]) -> bool:
 
 
 def _comparable(row: dict[str, Any]) -> dict[str, Any]:
-    turn = record_of(Turn, "turns", {**row, "answer": _text(row["answer"])})
+    turn = record_of(
+        Turn, "turns", {**row, **{name: _text(row.get(name)) for name in ("answer", "tail")}}
+    )
     return {**turn.model_dump(mode="json"), "origin": row["origin"]}
 
 

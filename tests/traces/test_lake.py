@@ -31,20 +31,21 @@ GOLDEN_COLUMNS = {
         "messages tools params completion response_id finish_reason status error propensity "
         "confidence prompt_tokens completion_tokens cached_tokens prompt_token_ids "
         "completion_token_ids started_at duration_s ttft_s harness_digest canary reasoning "
-        "supersedes harness_version"
+        "supersedes harness_version span_id workload task"
     ),
     "turns": (
         "turn_id schema_version source conversation_id user position request answer slot digest "
-        "decision status error hop_ids response_ids started_at duration_s canary supersedes origin"
+        "decision status error hop_ids response_ids started_at duration_s canary supersedes origin "
+        "workload task tail"
     ),
     "feedback": (
         "feedback_id schema_version source target_kind target_id kind name value correction "
-        "detail user created_at"
+        "detail user created_at annotator"
     ),
     "requests": "request_id source started_at body",
     "outcomes": "turn_id success tier rule signals correction",
     "blame": "turn_id klass slot confidence evidence right_slot code_version",
-    "quarantine": "quarantine_id source position reason detail raw",
+    "quarantine": "quarantine_id source position reason detail raw format",
     "offsets": "source_id name consumed_bytes consumed_digest format",
 }
 

@@ -4,7 +4,15 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from serving.records import SCHEMA_VERSION, Feedback, Hop, Message, Turn, content_id, hop_id_of
+from serving.records import (
+    SCHEMA_VERSION,
+    Feedback,
+    Hop,
+    Message,
+    Turn,
+    canonical_json,
+    hop_id_of,
+)
 from traces.tables import TABLES
 
 _INT64 = 2**63
@@ -48,8 +56,18 @@ def turn_row(turn: Turn, origin: str) -> Row:
 def feedback_row(feedback: Feedback) -> Row:
     """Return the `feedback` row of a signal."""
     values = feedback.model_dump(mode="json")
-    key = content_id(values)
+    key = hop_id_of(values)
     return _checked("feedback", feedback, {**values, "feedback_id": key}, "created_at")
+
+
+def refused(reason: str, detail: str, part: Any) -> Row:
+    """Return the quarantine row of a part of an item whose other parts are fine.
+
+    `part` is the smallest item of the same format that holds what is wrong, so that it can be
+    mended and replayed alone.
+    """
+    raw = canonical_json(part).encode()
+    return Row("quarantine", {"reason": reason, "detail": detail, "raw": raw})
 
 
 def _checked(table: str, record: Hop | Turn | Feedback, values: dict[str, Any], time: str) -> Row:
