@@ -1,0 +1,28 @@
+"""Where the lake lies and how long it keeps what; free of heavy imports."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class LakeConfig(BaseModel):
+    """Settings of the lake; its address is settled by the first command that uses the home."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    catalog: str | None = None
+    """PostgreSQL of the lake's catalog, as `postgres:dbname=lake host=db` or
+    `postgresql://user@db/lake`; None for a SQLite file in the home. The password is PGPASSWORD in
+    the environment."""
+    data: str | None = None
+    """Object storage of the lake's files, as `s3://bucket/prefix`; None for a folder in the home.
+    Keys are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, another service is AWS_ENDPOINT_URL."""
+    keep_days: int | None = Field(default=None, ge=1)
+    """Upkeep deletes what is older than so many days; None keeps everything. Records without a
+    time of their own stay."""
+    keep_snapshots_days: int = Field(default=7, ge=0)
+    """Days that the lake can be read as it was; what a dataset was made from stays longer."""
+    keep_files_hours: int = Field(default=24, ge=0)
+    """Hours that a file which nothing refers to any more stays, for readers that began before."""
+    target_file_mb: int = Field(default=128, ge=1)
+    """Size that upkeep merges small files up to."""
+    rewrite_deleted_share: float = Field(default=0.3, gt=0, le=1)
+    """Upkeep rewrites a file of which more than this share is deleted."""

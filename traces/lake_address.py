@@ -1,0 +1,242 @@
+"""Where a home's lake lies: catalog in SQLite or PostgreSQL, files in a folder or in S3.
+
+The address is a property of the home, kept in `<home>/lake/address.json` by the first
+command that is given one; a home without that file has its lake beside it. No secret is
+part of an address: passwords and keys are read from the environment when the lake is
+attached. In: settings and a home. Out: an `Address`, or an attached DuckDB connection.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from serving.disk import write_atomic
+from serving.errors import MolError
+from traces.config import LakeConfig
+
+if TYPE_CHECKING:
+    import duckdb
+
+FILE = "address.json"
+MEMORY_LIMIT = "1GB"
+BUSY_MS = 30_000
+"""How long SQLite waits for another process's commit."""
+
+
+class LakeAddressRefused(MolError, ValueError):
+    """The settings name no usable address, or another one than the home's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where catalog and files are; None means in the home."""
+
+    catalog: str | None = None
+    """libpq connection string without a password."""
+    data: str | None = None
+    """`s3://bucket/prefix`, without a slash at the end."""
+
+    def describe(self, home: Path) -> str:
+        """Return the address as a person reads it."""
+        catalog = self.catalog or str(home / "lake" / "catalog.sqlite")
+        return f"catalog {catalog!r}, files in {self.data or str(home / 'lake' / 'data')!r}"
+
+
+def settle_address(home: Path, config: LakeConfig) -> Address:
+    """Return the home's address, making the settings' one the home's if it has no lake yet.
+
+    Settings that name no address mean whatever the home has.
+
+    Raises:
+        LakeAddressRefused: if they name another one, or one that cannot be used.
+    """
+    wanted = _parse(config)
+    settled = read_address(home)
+    if wanted == Address() or wanted == settled:
+        return settled
+    if settled != Address() or (home / "lake" / "catalog.sqlite").exists():
+        raise LakeAddressRefused(
+            f"The lake of {str(home)!r} has its {settled.describe(home)}; the settings want "
+            f"{wanted.describe(home)}. A lake does not move: use the settings it was made with, "
+            "or ingest the traces into another '--home'."
+        )
+    text = json.dumps(asdict(wanted), indent=1)
+    write_atomic(home / "lake" / FILE, text.encode() + b"\n")
+    return wanted
+
+
+def read_address(home: Path) -> Address:
+    """Return the home's address.
+
+    Raises:
+        LakeAddressRefused: if its file is damaged.
+    """
+    path = home / "lake" / FILE
+    try:
+        return Address(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return Address()
+    except (OSError, ValueError, TypeError) as error:
+        raise LakeAddressRefused(
+            f"{str(path)!r} cannot be read as a lake's address. It holds 'catalog' and 'data' as "
+            "in the settings; restore it, or remove it if the lake lies in the home."
+        ) from error
+
+
+def attach(root: Path, address: Address, *, read_only: bool) -> "duckdb.DuckDBPyConnection":
+    """Return a new DuckDB connection with the lake as its default schema.
+
+    Raises:
+        LakeAddressRefused: if a package or a key is missing.
+        duckdb.Error: if the lake cannot be attached.
+    """
+    import duckdb
+
+    _load_extensions(address)
+    connection = duckdb.connect(
+        config={"memory_limit": MEMORY_LIMIT, "allow_persistent_secrets": "false"}
+    )
+    try:
+        connection.execute(f"SET temp_directory = {quoted(str(root / 'tmp'))}")
+        connection.execute("SET TimeZone = 'UTC'")
+        # A commit on top of another's is to fail, not to be tried again by DuckLake: rows that
+        # are new to a snapshot may be known in the next. `Lake.commit` asks again and tries.
+        connection.execute("LOAD ducklake")
+        connection.execute("SET ducklake_max_retry_count = 0")
+        if address.data is not None:
+            connection.execute("LOAD httpfs")
+            connection.execute(_secret(os.environ))
+        connection.execute(f"LOAD {_catalog_extension(address)}")
+        connection.execute(_attach_statement(root, address, read_only))
+        connection.execute("USE lake")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def quoted(text: str) -> str:
+    """Render a SQL string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _attach_statement(root: Path, address: Address, read_only: bool) -> str:
+    data = f"{address.data}/" if address.data else f"{root / 'data'}/"
+    options = [f"DATA_PATH {quoted(data)}"]
+    if address.catalog is None:
+        target = f"ducklake:sqlite:{root / 'catalog.sqlite'}"
+        options.append(f"META_BUSY_TIMEOUT {BUSY_MS}")
+        # The home may have been moved; a catalog that others share has one place for its files.
+        options.append("OVERRIDE_DATA_PATH true")
+        if not read_only:
+            # With a write-ahead log a long query does not hold up a commit.
+            options.append("META_JOURNAL_MODE 'WAL'")
+    else:
+        target = f"ducklake:postgres:{address.catalog}"
+    if read_only:
+        options.append("READ_ONLY")
+    return f"ATTACH {quoted(target)} AS lake ({', '.join(options)})"
+
+
+def _catalog_extension(address: Address) -> str:
+    return "sqlite_scanner" if address.catalog is None else "postgres_scanner"
+
+
+def _load_extensions(address: Address) -> None:
+    # Loaded here: `flows --help` imports this package and must stay fast.
+    from duckdb_extensions import import_extension
+
+    names = ["ducklake", _catalog_extension(address)]
+    if address.data is not None:
+        names.append("httpfs")
+    for name in names:
+        try:
+            import_extension(name)
+        except ImportError as error:
+            raise _missing(f"duckdb-extension-{name.replace('_', '-')}") from error
+
+
+def _missing(package: str) -> LakeAddressRefused:
+    return LakeAddressRefused(
+        f"A lake on PostgreSQL or S3 needs the package {package!r}, which is not installed. "
+        "Install it with \"pip install 'mol-loop[cluster]'\"."
+    )
+
+
+def _secret(environment: Mapping[str, str]) -> str:
+    """Render the DuckDB secret of the object storage; DuckDB never shows its key again."""
+    try:
+        values = {
+            "KEY_ID": environment["AWS_ACCESS_KEY_ID"],
+            "SECRET": environment["AWS_SECRET_ACCESS_KEY"],
+        }
+    except KeyError as error:
+        raise LakeAddressRefused(
+            f"The lake's files are in S3, and {error.args[0]} is not in the environment. Set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        ) from None
+    values["REGION"] = environment.get("AWS_REGION") or "us-east-1"
+    if token := environment.get("AWS_SESSION_TOKEN"):
+        values["SESSION_TOKEN"] = token
+    options = [f"{name} {quoted(value)}" for name, value in values.items()]
+    if endpoint := environment.get("AWS_ENDPOINT_URL"):
+        url = urlsplit(endpoint)
+        options += [
+            f"ENDPOINT {quoted(url.netloc + url.path.rstrip('/'))}",
+            f"USE_SSL {'false' if url.scheme == 'http' else 'true'}",
+            "URL_STYLE 'path'",
+        ]
+    return f"CREATE SECRET lake_files (TYPE s3, {', '.join(options)})"
+
+
+def _parse(config: LakeConfig) -> Address:
+    """Check the settings' address; what may hold a password is never repeated."""
+    return Address(_catalog(config.catalog), _data(config.data))
+
+
+def _catalog(text: str | None) -> str | None:
+    if text is None:
+        return None
+    libpq = text.removeprefix("postgres:")
+    if libpq == text and not text.startswith("postgresql://"):
+        raise LakeAddressRefused(
+            "Setting 'lake.catalog' is neither 'postgres:dbname=lake host=db' nor "
+            "'postgresql://user@db/lake'. Leave it out for a SQLite file in the home."
+        )
+    try:
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    except ImportError as error:
+        raise _missing("psycopg") from error
+    if libpq.startswith("//"):
+        libpq = f"postgresql:{libpq}"
+    try:
+        parts = conninfo_to_dict(libpq)
+    except ProgrammingError:
+        raise LakeAddressRefused(
+            "Setting 'lake.catalog' is no connection string of PostgreSQL. Give words such as "
+            "'postgres:dbname=lake host=db', or 'postgresql://user@db/lake'."
+        ) from None
+    if parts.pop("password", None) is not None:
+        raise LakeAddressRefused(
+            "Setting 'lake.catalog' holds a password, which would be written to disk. Take it "
+            "out, and give it in the environment as PGPASSWORD."
+        )
+    ordered: dict[str, Any] = {key: parts[key] for key in sorted(parts)}
+    return make_conninfo("", **ordered)
+
+
+def _data(text: str | None) -> str | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"s3://[^/@\s]+(/[^\s?#]*)?", text):
+        raise LakeAddressRefused(
+            f"Setting 'lake.data' is {text!r}, and must be like 's3://bucket/prefix'. Leave it "
+            "out for a folder in the home."
+        )
+    return text.rstrip("/")
