@@ -1,46 +1,45 @@
-"""What a path holds, judged by content: files, their format, and lines to rows.
+"""What a path holds, judged by content: files, their form and format, and items to rows.
 
-In: a file or folder. Out: the files to read, or `InputRefused` with one line
-that says why not.
+In: a file or folder. Out: the files to read, or `InputRefused` with one line that says why not;
+for every item of them, its rows.
 """
 
-import json
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Protocol, cast
 
 from traces.errors import InputRefused
 from traces.importers import mindlab, native
 from traces.importers.rows import LineRefused, Row
-from traces.source import open_source, read_lines, source_id
+from traces.items import MALFORMED, Context, Item, is_json
+from traces.probe import probe
+from traces.source_file import SourceFile
 
-Format = Literal["native", "mindlab"]
-
-_SUFFIXES = {".jsonl", ".ndjson", ".json", ".gz"}
-_PROBE_LINES = 50
-_MALFORMED = (
-    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError,
-)  # fmt: skip
-"""What pydantic, datetime and plain indexing raise on values of the wrong shape."""
+__all__ = ["FORMATS", "Context", "SourceFile", "Sources", "find_sources", "is_json", "parse_item"]
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What parsing a line needs beside the line."""
+class Importer(Protocol):
+    """A module of `traces.importers`."""
 
-    format: Format
-    summary_prompt: str | None = None
-    """Text that asks for a summary in a harness capture, if its profile is at hand."""
+    NAME: str
+
+    def recognises(self, value: Any) -> bool:
+        """Return whether a decoded item is one of the format."""
+
+    def parse(self, value: Any) -> Iterable[Row]:
+        """Turn a decoded item into rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """One file to ingest."""
-
-    path: Path
-    format: Format
-    source_id: str
-    size_bytes: int
+FORMATS = cast(
+    tuple[Importer, ...],
+    (
+        native,
+        mindlab,
+    ),
+)
+"""Importers, the strictest first: the first one that recognises an item has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,51 +47,78 @@ class Sources:
     """All files of a path."""
 
     files: tuple[SourceFile, ...]
-    format: Format
-    context: Context
     skipped: dict[str, str]
+
+    @property
+    def context(self) -> Context:
+        """The context of the first file."""
+        return self.files[0].context
+
+    @property
+    def format(self) -> str:
+        """The format, or the formats of a mixed folder."""
+        return ", ".join(sorted({file.format for file in self.files}))
 
 
 def find_sources(path: Path, format: str | None = None) -> Sources:
-    """Find the files to ingest under `path` and their format.
+    """Find the files to ingest under `path` and their formats.
 
     Raises:
         InputRefused: if the path is missing or holds nothing of a known format.
     """
-    if format not in (None, "native", "mindlab"):
-        raise InputRefused(f"Unknown trace format {format!r}; known are 'native' and 'mindlab'.")
+    known = [importer.NAME for importer in FORMATS]
+    if format is not None and format not in known:
+        raise InputRefused(f"Unknown trace format {format!r}; known are {', '.join(known)}.")
     files: list[SourceFile] = []
     skipped: dict[str, str] = {}
     for candidate in _candidates(path):
-        found = _probe(candidate)
+        inner = candidate.relative_to(path) if candidate != path else Path(path.name)
+        found = probe(candidate, inner, format_of)
+        name = str(inner)
         if isinstance(found, str):
-            skipped[candidate.name] = found
+            skipped[name] = found
         elif format is not None and found.format != format:
-            skipped[candidate.name] = f"is {found.format}, not {format}"
+            skipped[name] = f"is {found.format}, not {format}"
         else:
             files.append(found)
     if not files:
         name, reason = next(iter(skipped.items()))
         raise InputRefused(
-            f"Cannot ingest {str(path)!r}: {name!r} {reason}. Give a .jsonl or .jsonl.gz file of "
-            "this project's spool, a Mind Lab harness capture, or a folder of them."
+            f"Cannot ingest {str(path)!r}: {name!r} {reason}. Looked for JSON lines, JSON "
+            f"documents, Parquet and CSV of the formats {', '.join(known)}."
         )
-    formats = sorted({file.format for file in files})
-    if len(formats) > 1:
-        raise InputRefused(
-            f"{str(path)!r} mixes the formats {' and '.join(formats)}. Ingest the files one by one."
-        )
-    context = Context(files[0].format, mindlab.summary_prompt(files[0].path.parent))
-    return Sources(tuple(files), files[0].format, context, skipped)
+    return Sources(tuple(files), skipped)
 
 
-def is_json(raw: bytes) -> bool:
-    """Return whether the bytes are one whole JSON value."""
+def format_of(value: Any) -> str | None:
+    """Return the format of a decoded item, None if no importer recognises it."""
+    for importer in FORMATS:
+        try:
+            if importer.recognises(value):
+                return importer.NAME
+        except MALFORMED:
+            continue
+    return None
+
+
+def parse_item(item: Item, context: Context) -> list[Row]:
+    """Turn an item into rows; what is wrong with it becomes quarantine rows, never an error."""
     try:
-        _decode(raw)
-    except _MALFORMED:
-        return False
-    return True
+        rows = list(_parse(item.value, context))
+    except LineRefused as refusal:
+        return [refused_row(item, context, refusal)]
+    except MALFORMED as error:
+        odd = LineRefused("bad_record", f"{type(error).__name__}: {error}")
+        return [refused_row(item, context, odd)]
+    return [
+        row if row.table != "quarantine" else _quarantine_row(item, context, **row.values)
+        for row in rows
+    ]
+
+
+def refused_row(item: Item, context: Context, refusal: LineRefused) -> Row:
+    """Return the quarantine row of a whole item."""
+    return _quarantine_row(item, context, refusal.reason, str(refusal), item.raw)
 
 
 def parse_line(raw: bytes, context: Context) -> Row:
@@ -101,21 +127,35 @@ def parse_line(raw: bytes, context: Context) -> Row:
     Raises:
         LineRefused: with the reason, if it is not a record of the format.
     """
-    try:
-        record = _decode(raw)
-    except _MALFORMED as error:
-        raise LineRefused("not_json", str(error)) from error
-    if not isinstance(record, dict):
-        raise LineRefused("not_an_object", f"a JSON {type(record).__name__}, not an object")
-    try:
-        if context.format == "native":
-            return native.parse(record)
-        return mindlab.parse(record, context.summary_prompt)
-    except LineRefused:
-        raise
-    except _MALFORMED as error:
-        detail = f"{type(error).__name__}: {error}"
-        raise LineRefused("bad_record", detail) from error
+    (row,) = parse_item(Item(0, raw), context)
+    if row.table == "quarantine":
+        raise LineRefused(row.values["reason"], row.values["detail"])
+    return row
+
+
+def _parse(value: Any, context: Context) -> Iterable[Row]:
+    importer = next(i for i in FORMATS if context.format == i.NAME)
+    # The chunks of a streamed answer are a list.
+    if not isinstance(value, dict) and not importer.recognises(value):
+        raise LineRefused("not_an_object", f"a JSON {type(value).__name__}, not an object")
+    if context.format == mindlab.NAME:
+        return mindlab.parse(value, context.summary_prompt)
+    return importer.parse(value)
+
+
+def _quarantine_row(item: Item, context: Context, reason: str, detail: str, raw: bytes) -> Row:
+    content = raw.strip() or context.source_id.encode()
+    key = hashlib.sha256(reason.encode() + b"\n" + content).hexdigest()
+    values = {
+        "quarantine_id": f"sha256:{key}",
+        "source": context.name,
+        "position": item.position,
+        "reason": reason,
+        "detail": detail[:2000].encode("utf-8", "replace").decode(),
+        "raw": raw,
+        "format": context.format,
+    }
+    return Row("quarantine", values)
 
 
 def _candidates(path: Path) -> list[Path]:
@@ -123,59 +163,14 @@ def _candidates(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InputRefused(f"No such file or folder: {str(path)!r}. Check the path.")
-    found = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in _SUFFIXES)
+    found = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
     if not found:
         raise InputRefused(
-            f"The folder {str(path)!r} holds no .jsonl or .jsonl.gz file. "
-            "Point at a spool or a harness capture."
+            f"The folder {str(path)!r} holds no file to ingest. Point at a folder of traces, such "
+            "as a spool or a harness capture."
         )
     return found
 
 
-def _probe(path: Path) -> SourceFile | str:
-    """Return the file as a source, or why it is none."""
-    head = b""
-    reason = "has no complete line yet"
-    try:
-        with open_source(path) as stream:
-            for number, line in enumerate(read_lines(stream)):
-                if number >= _PROBE_LINES:
-                    break
-                if line.corrupt is not None:
-                    return f"is a corrupt gzip file ({line.corrupt})"
-                if b"\0" in line.raw:
-                    return "is binary, not JSON lines"
-                if not line.raw.strip():
-                    continue
-                if not line.closed and not is_json(line.raw):
-                    break
-                head = head or line.raw
-                format = _format_of(line.raw)
-                if format is not None:
-                    return SourceFile(path, format, source_id(head), path.stat().st_size)
-                reason = (
-                    "is JSON of an unknown format" if is_json(line.raw) else "is not JSON lines"
-                )
-    except OSError as error:
-        return f"cannot be read ({error.strerror or error})"
-    return "is empty" if path.stat().st_size == 0 else reason
-
-
-def _format_of(raw: bytes) -> Format | None:
-    try:
-        record = _decode(raw)
-    except _MALFORMED:
-        return None
-    if not isinstance(record, dict):
-        return None
-    if native.recognises(record):
-        return "native"
-    return "mindlab" if mindlab.recognises(record) else None
-
-
-def _decode(raw: bytes) -> Any:
-    return json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)

@@ -1,35 +1,61 @@
-"""Source files as lines with positions: plain or gzip, whole or still growing.
+"""Source files as bytes with positions: plain or compressed, whole or still growing.
 
 A file is known by its content, not its path: `source_id` is the hash of its
-first line, and an offset row holds the length and hash of the prefix already
+first item, and an offset row holds the length and hash of the prefix already
 consumed. A renamed, moved or compressed copy is therefore not read twice.
-In: a path. Out: lines, each with its start, its end and the prefix hash.
+In: a path. Out: lines, each with its start, and the hash of what was consumed.
 """
 
+import bz2
 import gzip
 import hashlib
+import io
+import lzma
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
+
+from traces.importers.rows import LineRefused
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """A longer line is cut there and quarantined, so that memory stays bounded."""
 
 _CHUNK_BYTES = 1024 * 1024
+_ENDS_EARLY = (
+    "Truncated compressed stream",  # Arrow's zstd
+    "Compressed file ended before",
+)
+
+
+class Corrupt(ValueError):
+    """A compressed file cannot be unpacked from here on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line with its newline; positions count uncompressed bytes."""
+class Piece:
+    """One item's bytes with what stands around it; positions count unpacked bytes."""
 
     start: int
     raw: bytes
     closed: bool = True
     """Whether a newline ended it. An open line may still be being written."""
-    corrupt: str | None = None
-    """Why nothing after this point can be read."""
+    lead: int = 0
+    """Bytes before the item itself."""
+    refusal: LineRefused | None = None
+    """Why it cannot be read, if that is known already."""
+    value: Any = None
+    decoded: bool = False
+    """Whether `value` is the item's."""
+
+    @property
+    def corrupt(self) -> str | None:
+        """Why nothing after this point can be read."""
+        return None if self.refusal is None else str(self.refusal)
+
+
+Line = Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,37 +67,77 @@ class Offset:
 
 
 def open_source(path: Path) -> BinaryIO:
-    """Open a file, unpacking gzip; recognised by content, not by name."""
+    """Open a file, unpacking gzip, zstd, bzip2 and xz; recognised by content, not by name."""
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return cast(BinaryIO, gzip.open(path, "rb")) if packed else path.open("rb")
+        head = file.read(6)
+    if head.startswith(b"\x1f\x8b"):
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    if head.startswith(b"BZh"):
+        return cast(BinaryIO, bz2.open(path, "rb"))
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return cast(BinaryIO, lzma.open(path, "rb"))
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        # Loaded here: `flows --help` imports this package and must stay fast.
+        import pyarrow as pa
+
+        packed = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+        return cast(BinaryIO, io.BufferedReader(packed, _CHUNK_BYTES))
+    return path.open("rb")
 
 
-def read_lines(stream: BinaryIO, start: int = 0) -> Iterator[Line]:
+def read_lines(stream: BinaryIO, start: int = 0) -> Iterator[Piece]:
     """Yield lines from the stream's current position, which is byte `start`.
 
-    A truncated gzip ends like a file still being written; a corrupt one ends with
+    A truncated compressed file ends like one still being written; a corrupt one ends with
     a line that says so.
     """
     position = start
     while True:
         try:
-            raw = stream.readline(MAX_LINE_BYTES)
-        except EOFError:
-            return
-        except (zlib.error, gzip.BadGzipFile) as error:
-            yield Line(position, b"", corrupt=str(error))
+            raw = _guarded(stream, "readline", MAX_LINE_BYTES)
+        except Corrupt as error:
+            yield Piece(position, b"", refusal=LineRefused("corrupt_file", str(error)))
             return
         if not raw:
             return
         closed = raw.endswith(b"\n") or len(raw) >= MAX_LINE_BYTES
-        yield Line(position, raw, closed)
+        yield Piece(position, raw, closed)
         position += len(raw)
 
 
-def source_id(first_line: bytes) -> str:
-    """Return the id of the source that begins with this line."""
-    return "sha256:" + hashlib.sha256(first_line.strip()).hexdigest()
+def read_some(stream: BinaryIO, size: int) -> bytes:
+    """Read up to `size` bytes; none at the end, also of a truncated compressed file.
+
+    Raises:
+        Corrupt: if the compressed file is broken here.
+    """
+    return _guarded(stream, "read", size)
+
+
+def _guarded(stream: BinaryIO, call: str, size: int) -> bytes:
+    try:
+        return cast(bytes, getattr(stream, call)(size))
+    except EOFError:
+        return b""
+    except (zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+        raise Corrupt(f"{_packing(stream)}: {error}") from error
+    except OSError as error:
+        # bz2 and Arrow's zstd say so with a bare OSError; one of the disk has a number.
+        if error.errno is not None:
+            raise
+        if str(error).startswith(_ENDS_EARLY):
+            return b""
+        raise Corrupt(f"{_packing(stream)}: {error}") from error
+
+
+def _packing(stream: BinaryIO) -> str:
+    names = {"GzipFile": "gzip", "BZ2File": "bzip2", "LZMAFile": "xz"}
+    return names.get(type(stream).__name__, "zstd")
+
+
+def source_id(first_item: bytes) -> str:
+    """Return the id of the source that begins with this item."""
+    return "sha256:" + hashlib.sha256(first_item.strip()).hexdigest()
 
 
 class PrefixHash:
@@ -97,6 +163,13 @@ class PrefixHash:
         return other
 
 
+def file_offset(path: Path) -> Offset:
+    """Return the offset after a whole file, as its bytes are on the disk."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Offset(file.tell(), "sha256:" + digest)
+
+
 def resume(path: Path, known: list[Offset]) -> PrefixHash:
     """Return the hash of the longest prefix of `path` that `known` holds; empty if none."""
     best = running = PrefixHash()
@@ -105,12 +178,12 @@ def resume(path: Path, known: list[Offset]) -> PrefixHash:
             try:
                 while running.length < offset.consumed_bytes:
                     missing = offset.consumed_bytes - running.length
-                    chunk = stream.read(min(missing, _CHUNK_BYTES))
+                    chunk = read_some(stream, min(missing, _CHUNK_BYTES))
                     if not chunk:
                         return best
                     running = running.copy() if running is best else running
                     running.update(chunk)
-            except (EOFError, zlib.error, gzip.BadGzipFile):
+            except Corrupt:
                 return best
             if running.offset() == offset:
                 best = running

@@ -9,6 +9,7 @@ A hop row follows from its line alone, so that a shuffled or split capture gives
 the same rows; which turn it belongs to is found by `traces.join`.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,33 +40,36 @@ _TARGETS: tuple[tuple[str, TargetKind], ...] = (
 _SIGNALS = ("verifier", "thumb", "edit", "retry", "comment")
 
 
-def recognises(record: dict[str, Any]) -> bool:
-    """Return whether a line looks like one of a capture's."""
-    return _is_hop(record) or _is_feedback(record) or _is_request(record)
+def recognises(value: Any) -> bool:
+    """Return whether an item looks like one of a capture's lines."""
+    return isinstance(value, dict) and (_is_hop(value) or _is_feedback(value) or _is_request(value))
 
 
-def parse(record: dict[str, Any], summary_prompt: str | None) -> Row:
+def parse(value: Any, summary_prompt: str | None = None) -> Iterator[Row]:
     """Turn a decoded line into a row.
+
+    `summary_prompt` is the text that asks for a summary, where the profile is at hand.
 
     Raises:
         LineRefused: if it is none of the three kinds, or a call that is not a chat.
         ValueError: if a field is not what it should be.
     """
-    if _is_hop(record):
-        return hop_row(_hop(record, summary_prompt))
-    if _is_feedback(record):
-        return feedback_row(_feedback(record))
-    if _is_request(record):
-        return Row(
+    if _is_hop(value):
+        yield hop_row(_hop(value, summary_prompt))
+    elif _is_feedback(value):
+        yield feedback_row(_feedback(value))
+    elif _is_request(value):
+        yield Row(
             "requests",
             {
-                "request_id": content_id(record),
+                "request_id": content_id(value),
                 "source": SOURCE,
-                "started_at": utc_from_timestamp(float(record["ts"])),
-                "body": canonical_json(record),
+                "started_at": utc_from_timestamp(float(value["ts"])),
+                "body": canonical_json(value),
             },
         )
-    raise LineRefused("unknown_kind", "neither an engine call, a client request nor feedback")
+    else:
+        raise LineRefused("unknown_kind", "neither an engine call, a client request nor feedback")
 
 
 def summary_prompt(folder: Path) -> str | None:

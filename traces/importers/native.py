@@ -5,6 +5,7 @@
 The record is as `model_dump(mode="json")` of `serving.records` writes it.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from serving.records import Feedback, Hop, Turn
@@ -13,25 +14,29 @@ from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, turn_
 NAME = "native"
 
 
-def recognises(line: dict[str, Any]) -> bool:
-    """Return whether a line looks like one of the spool's."""
-    return isinstance(line.get("record"), dict) and isinstance(line.get("kind"), str)
+def recognises(value: Any) -> bool:
+    """Return whether an item looks like one of the spool's lines."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("record"), dict)
+        and isinstance(value.get("kind"), str)
+    )
 
 
-def parse(line: dict[str, Any]) -> Row:
+def parse(value: Any) -> Iterator[Row]:
     """Turn a decoded line into a row.
 
     Raises:
         LineRefused: if `kind` is none of ours.
         ValueError: if the fields are not those of the record.
     """
-    record = line.get("record")
-    match line.get("kind"):
+    record = value.get("record")
+    match value.get("kind"):
         case "hop":
-            return hop_row(Hop.model_validate(record))
+            yield hop_row(Hop.model_validate(record))
         case "turn":
-            return turn_row(Turn.model_validate(record), "recorded")
+            yield turn_row(Turn.model_validate(record), "recorded")
         case "feedback":
-            return feedback_row(Feedback.model_validate(record))
+            yield feedback_row(Feedback.model_validate(record))
         case other:
             raise LineRefused("unknown_kind", f"kind {other!r} is not hop, turn or feedback")

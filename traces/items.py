@@ -1,0 +1,138 @@
+"""Items: what importers see, whatever kind of file they came from.
+
+An item is a line of a JSON-lines file, an element of a JSON document, a streamed answer's
+chunks, or a row of a Parquet or CSV file; its value is always plain JSON. A batch is what one
+commit takes. In: bytes or values. Out: `Item`, `Batch`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.records import canonical_json
+from traces.importers.rows import LineRefused
+from traces.source import Offset
+
+MALFORMED = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError,
+)  # fmt: skip
+"""What pydantic, datetime and plain indexing raise on values of the wrong shape."""
+
+_UNREAD: Any = object()
+
+
+class Item:
+    """One thing to parse; `position` is its byte in the file, or its number in a table."""
+
+    __slots__ = ("_raw", "_value", "position", "refusal")
+
+    def __init__(
+        self,
+        position: int,
+        raw: bytes | None = None,
+        value: Any = _UNREAD,
+        refusal: LineRefused | None = None,
+    ) -> None:
+        self.position = position
+        self.refusal = refusal
+        self._raw = raw
+        self._value = value
+
+    @property
+    def raw(self) -> bytes:
+        """The item's own bytes; canonical JSON where a table's row has none."""
+        if self._raw is None:
+            self._raw = canonical_json(self._value).encode("utf-8", "surrogatepass")
+        return self._raw
+
+    @property
+    def value(self) -> Any:
+        """The decoded value.
+
+        Raises:
+            LineRefused: if it is not one whole JSON value, or the file is broken here.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        if self._value is _UNREAD:
+            self._value = decode(self.raw)
+        return self._value
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Items of one commit, and how the source's offset moves with them."""
+
+    items: list[Item]
+    before: Offset
+    after: Offset
+    done_bytes: int
+    """Bytes of the file read so far, as they are on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What parsing an item needs beside the item."""
+
+    format: str
+    name: str = ""
+    """Name of the source, as quarantine shows it."""
+    source_id: str = ""
+    summary_prompt: str | None = None
+    """Text that asks for a summary in a harness capture, if its profile is at hand."""
+
+
+@dataclass(slots=True)
+class Filling:
+    """A batch being filled."""
+
+    max_items: int
+    max_bytes: int
+    items: list[Item] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, items: Iterable[Item], size: int) -> bool:
+        """Add items that took `size` bytes; return whether the batch is full."""
+        self.items.extend(items)
+        self.size += size
+        return len(self.items) >= self.max_items or self.size >= self.max_bytes
+
+    def take(self) -> list[Item]:
+        """Return the items and begin anew."""
+        taken, self.items, self.size = self.items, [], 0
+        return taken
+
+
+def decode(raw: bytes) -> Any:
+    """Decode one JSON value.
+
+    Raises:
+        LineRefused: if it is none.
+    """
+    try:
+        return json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
+    except MALFORMED as error:
+        raise LineRefused("not_json", str(error)) from error
+
+
+def is_json(raw: bytes) -> bool:
+    """Return whether the bytes are one whole JSON value."""
+    try:
+        decode(raw)
+    except LineRefused:
+        return False
+    return True
+
+
+def objects(items: Iterable[Item]) -> Iterator[Any]:
+    """Yield the values of the items that have one."""
+    for item in items:
+        try:
+            yield item.value
+        except LineRefused:
+            continue
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,129 @@
+"""One file to ingest, batch by batch, whatever its form.
+
+Lines and JSON documents keep their place: an offset is the length and hash of the prefix
+consumed, so that a growing file is read on, and a renamed or compressed copy is known. Parquet
+and CSV files are known as a whole and otherwise read from their start; ids make that harmless.
+In: a path and the offsets known of its source. Out: `Batch`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from traces.documents import Document
+from traces.items import Batch, Context, Filling, Item, is_json
+from traces.source import Offset, Piece, file_offset, open_source, read_lines, resume
+from traces.tabular import csv_rows, parquet_rows
+
+Form = Literal["lines", "document", "parquet", "csv"]
+"""How a file holds its items."""
+
+BATCH_ITEMS = 4096
+BATCH_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class SourceFile:
+    """One file to ingest."""
+
+    path: Path
+    form: Form
+    context: Context
+    size_bytes: int
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Columns of a table that its folders name."""
+    waiting_bytes: int = 0
+    """Bytes of a torn last item that were left for the next time, once it was read."""
+
+    @property
+    def format(self) -> str:
+        """Name of the importer."""
+        return self.context.format
+
+    @property
+    def source_id(self) -> str:
+        """Hash of the first item."""
+        return self.context.source_id
+
+    @property
+    def name(self) -> str:
+        """Name of the file, without its folder."""
+        return self.context.name
+
+    def batches(
+        self,
+        known: list[Offset],
+        max_items: int = BATCH_ITEMS,
+        max_bytes: int = BATCH_BYTES,
+    ) -> Iterator[Batch]:
+        """Yield what was not consumed before.
+
+        `known` are the offsets that the lake holds of this source.
+        """
+        self.waiting_bytes = 0
+        filling = Filling(max_items, max_bytes)
+        if self.form in ("parquet", "csv"):
+            return self._tabular(known, filling)
+        return self._text(known, filling)
+
+    def _text(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
+        prefix = resume(self.path, known)
+        before = prefix.offset()
+        with open_source(self.path) as stream:
+            _skip(stream, prefix.length)
+            for piece in self._pieces(stream, prefix.length):
+                prefix.update(piece.raw)
+                if filling.add(_items(piece), len(piece.raw)):
+                    yield Batch(filling.take(), before, prefix.offset(), prefix.length)
+                    before = prefix.offset()
+            if before != prefix.offset() or filling.items:
+                yield Batch(filling.take(), before, prefix.offset(), prefix.length)
+
+    def _pieces(self, stream: BinaryIO, start: int) -> Iterator[Piece]:
+        if self.form == "document":
+            document = Document(stream, start)
+            yield from document.pieces()
+            self.waiting_bytes = document.unfinished_bytes
+            return
+        for piece in read_lines(stream, start):
+            # An open last line may still be being written.
+            if not piece.closed and not is_json(piece.raw):
+                self.waiting_bytes = len(piece.raw)
+                return
+            yield piece
+
+    def _tabular(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
+        whole = file_offset(self.path)
+        if whole in known:
+            return
+        read = parquet_rows if self.form == "parquet" else csv_rows
+        nothing = Offset()
+        for row in read(self.path, self.columns):
+            if filling.add([row.item], row.size_bytes):
+                yield Batch(filling.take(), nothing, nothing, row.done_bytes)
+        # The offset comes last: a killed ingest begins the file again.
+        yield Batch(filling.take(), nothing, whole, whole.consumed_bytes)
+
+
+def file_items(path: Path, form: Form, columns: Mapping[str, str]) -> Iterator[Item]:
+    """Yield a file's items from its start."""
+    file = SourceFile(path, form, Context(""), 0, columns)
+    for batch in file.batches([], max_items=1):
+        yield from batch.items
+
+
+def _skip(stream: BinaryIO, length: int) -> None:
+    """Read over what was consumed; zstd cannot seek."""
+    while length > 0 and (chunk := stream.read(min(length, 1024 * 1024))):
+        length -= len(chunk)
+
+
+def _items(piece: Piece) -> list[Item]:
+    content = piece.raw[piece.lead :]
+    at = piece.start + piece.lead
+    if piece.refusal is not None:
+        return [Item(at, content, refusal=piece.refusal)]
+    if not content.strip():
+        return []
+    return [Item(at, content, piece.value)] if piece.decoded else [Item(at, content)]

@@ -1,0 +1,125 @@
+"""Rows of Parquet and CSV files as plain JSON values.
+
+In: a path. Out: one item a row, its position the row's number from 0. Parquet values without
+a JSON type become text as ISO 8601 or base64; an empty CSV cell is null. Folders named
+`column=value` above a file, as partitioned writers make them, add that column.
+"""
+
+import base64
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from traces.importers.rows import LineRefused
+from traces.items import Item
+from traces.source import MAX_LINE_BYTES, open_source
+
+_ROWS = 256
+"""Rows decoded at a time: a row may hold a whole conversation."""
+
+
+class TableRow(NamedTuple):
+    """A row as an item, its rough size, and the file's bytes done with it."""
+
+    item: Item
+    size_bytes: int
+    done_bytes: int
+
+
+def parquet_rows(path: Path, columns: Mapping[str, str]) -> Iterator[TableRow]:
+    """Yield the rows of a Parquet file; `columns` are those of its folders.
+
+    A file that breaks in the middle ends with an item that says so.
+    """
+    position = 0
+    size = path.stat().st_size
+    try:
+        with pq.ParquetFile(path) as file:
+            total = max(file.metadata.num_rows, 1)
+            for batch in file.iter_batches(batch_size=_ROWS):
+                each = batch.nbytes // max(batch.num_rows, 1)
+                for row in batch.to_pylist():
+                    value = {**columns, **plain(row)}
+                    done = size * (position + 1) // total
+                    yield TableRow(Item(position, value=value), each, done)
+                    position += 1
+    except (pa.ArrowException, OSError, ValueError) as error:
+        refusal = LineRefused("corrupt_file", str(error).splitlines()[0])
+        yield TableRow(Item(position, b"", refusal=refusal), 0, size)
+
+
+def csv_rows(path: Path, columns: Mapping[str, str]) -> Iterator[TableRow]:
+    """Yield the rows of a CSV file with a header; `columns` are those of its folders."""
+    csv.field_size_limit(MAX_LINE_BYTES)
+    with open_source(path) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        reader = csv.reader(text, strict=True)
+        header = next(reader, [])
+        position = 0
+        while True:
+            refusal = None
+            cells: list[str] = []
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                refusal = LineRefused("not_csv", str(error))
+            if not cells and refusal is None:
+                continue
+            if refusal is None and len(cells) != len(header):
+                refusal = LineRefused(
+                    "not_csv", f"{len(cells)} cells where the header has {len(header)}"
+                )
+            named = dict(zip(header, [cell or None for cell in cells], strict=False))
+            item = Item(position, value={**columns, **named}, refusal=refusal)
+            size = sum(map(len, cells))
+            yield TableRow(item, size, 0)
+            position += 1
+
+
+def partition_columns(path: PurePath) -> dict[str, str]:
+    """Return the columns that the folders in a path name, as in `day=2026-01-31/part.parquet`."""
+    pairs = [part.partition("=") for part in path.parts[:-1] if "=" in part]
+    return {unquote(name): unquote(value) for name, _, value in pairs if name}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {str(name): plain(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [plain(inner) for inner in value]
+        case datetime():
+            return value.isoformat(timespec="microseconds")
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Decimal():
+            return float(value)
+        case bytes():
+            return _text(value)
+        case _:
+            return str(value)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
