@@ -54,12 +54,8 @@ class Content:
         kind = str(part.get("type") or "").lower()
         if (read := _READERS.get(kind)) is not None:
             read(self, part)
-        elif not kind and "text" in part:
-            self.text.append(str(part["text"] or ""))
-        elif not kind and "functionCall" in part:
-            _gemini_call(self, part["functionCall"])
-        elif not kind and "functionResponse" in part:
-            _gemini_result(self, part["functionResponse"])
+        elif not kind and (name := next((n for n in _UNTYPED if n in part), None)):
+            _UNTYPED[name](self, part[name])
         else:
             self.text.append(placeholder(part))
 
@@ -79,6 +75,26 @@ def tool_call(call_id: Any, name: Any, arguments: Any) -> ToolCall:
     return ToolCall(
         id=str(call_id or ""), name=str(name or ""), arguments=arguments_text(arguments)
     )
+
+
+def decoded_parts(value: Any) -> Any:
+    """Return the parts that JSON text stands for; text that is no JSON list of parts stays text.
+
+    Instrumentations write a content of several parts as JSON; a user's text that happens to be
+    JSON is not taken for one.
+    """
+    if not isinstance(value, str) or not value.startswith("[{"):
+        return value
+    try:
+        parts = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    known = all(
+        isinstance(part, dict)
+        and (str(part.get("type")).lower() in _KNOWN or (_UNTYPED.keys() & part.keys()))
+        for part in parts
+    )
+    return parts if known else value
 
 
 def plain_text(value: Any) -> str:
@@ -159,7 +175,7 @@ def _reasoning(content: Content, part: dict[str, Any]) -> None:
     names = ("thinking", "content", "text", "reasoning", "summary")
     found = next((part[name] for name in names if part.get(name)), None)
     if found is not None:
-        content.reasoning.append(plain_text(found))
+        content.reasoning.append(plain_text(decoded_parts(found)))
 
 
 def _call(content: Content, part: dict[str, Any]) -> None:
@@ -203,6 +219,28 @@ def _is_part(value: Any) -> bool:
     )  # fmt: skip
 
 
+def _untyped_text(content: Content, text: Any) -> None:
+    content.add(text)
+
+
+def _bedrock_call(content: Content, call: dict[str, Any]) -> None:
+    content.calls.append(tool_call(call.get("toolUseId"), call.get("name"), call.get("input")))
+
+
+def _bedrock_result(content: Content, result: dict[str, Any]) -> None:
+    inner = result.get("content") or []
+    texts = [
+        item["text"] if set(item) == {"text"} else json_text(item.get("json", item))
+        for item in inner
+    ]
+    call_id = result.get("toolUseId")
+    content.results.append(Result(str(call_id) if call_id else None, "".join(texts)))
+
+
+def _bedrock_reasoning(content: Content, value: dict[str, Any]) -> None:
+    content.reasoning.append(str((value.get("reasoningText") or {}).get("text") or ""))
+
+
 def _gemini_call(content: Content, call: dict[str, Any]) -> None:
     content.calls.append(tool_call(call.get("id"), call.get("name"), call.get("args")))
 
@@ -230,3 +268,14 @@ _READERS: dict[str, Callable[[Content, dict[str, Any]], None]] = {
         _result,
     ),
 }  # fmt: skip
+_KNOWN = {*_READERS, *_KINDS, "image", "audio", "file", "document", "blob", "uri", "media"}
+_UNTYPED: dict[str, Callable[[Content, Any], None]] = {
+    "functionCall": _gemini_call,
+    "function_call": _gemini_call,
+    "functionResponse": _gemini_result,
+    "function_response": _gemini_result,
+    "toolUse": _bedrock_call,
+    "toolResult": _bedrock_result,
+    "reasoningContent": _bedrock_reasoning,
+    "text": _untyped_text,
+}

@@ -12,18 +12,15 @@ from typing import Any
 
 from serving.records import Annotator, Feedback, FeedbackKind, TargetKind, canonical_json
 
-_GOOD = frozenset(
-    "pass passed true yes correct up thumbs_up thumbs-up thumbsup good like liked positive "
-    "success accepted 👍".split()
-)
-_BAD = frozenset(
-    "fail failed false no incorrect down thumbs_down thumbs-down thumbsdown bad dislike disliked "
-    "negative failure wrong rejected 👎".split()
-)
-_THUMBS = frozenset(
-    "up down thumbs_up thumbs_down thumbs-up thumbs-down thumbsup thumbsdown like dislike "
-    "liked disliked 👍 👎".split()
-)
+_UP = frozenset({"up", "thumbs_up", "thumbs-up", "thumbsup", "like", "liked", "👍"})
+_DOWN = frozenset({"down", "thumbs_down", "thumbs-down", "thumbsdown", "dislike", "disliked", "👎"})
+_GOOD = _UP | {
+    "pass", "passed", "true", "yes", "correct", "good", "positive", "success", "accepted",
+}  # fmt: skip
+_BAD = _DOWN | {
+    "fail", "failed", "false", "no", "incorrect", "bad", "negative", "failure", "wrong", "rejected",
+}  # fmt: skip
+_THUMBS = _UP | _DOWN | {"thumb", "thumbs"}
 _ANNOTATORS: dict[str, Annotator] = {
     "human": "human", "annotation": "human", "user": "human",
     "llm": "model", "model": "model", "llm_judge": "model", "ai_judge": "model", "eval": "model",
@@ -56,7 +53,7 @@ def signal(
     value: float | None = None
     if verdict is None:
         kind = "comment"
-    elif thumb or (annotator is None and name.lower() in ("thumb", "thumbs")):
+    elif thumb:
         kind, value, annotator = "thumb", 1.0 if verdict >= 0.5 else -1.0, "human"
     else:
         kind, value = "verifier", verdict
@@ -92,7 +89,7 @@ def _verdict(score: Any, label: str | None) -> float | None:
 
 def _detail(score: Any, label: str | None, text: str | None, value: float | None) -> str | None:
     """Return the explanation alone where it is all there is beside the value, else JSON text."""
-    told = {"label": label or None, "text": text or None}
+    told: dict[str, Any] = {"label": label or None, "text": text or None}
     if isinstance(score, int | float) and not isinstance(score, bool) and score != value:
         told["score"] = score if score == score else str(score)
     elif isinstance(score, str):

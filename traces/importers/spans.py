@@ -15,10 +15,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from serving.records import UNDATED
 
+T = TypeVar("T")
 _HEX = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{16})")
 _ZERO = re.compile(r"0*")
 _ERROR = ("2", "STATUS_CODE_ERROR", "ERROR", "StatusCode.ERROR")
@@ -67,7 +68,7 @@ class Span:
     @property
     def duration_s(self) -> float:
         """Its length, 0 where the source does not tell."""
-        return max(0, self.end_ns - self.start_ns) / 1e9 if self.start_ns else 0.0
+        return since_s(self.start_ns, self.end_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Bad:
 
 
 @dataclass(frozen=True, slots=True)
-class Read[T]:
+class Read(Generic[T]):
     """A part of an envelope, and the smallest envelope that holds it."""
 
     value: T
@@ -100,7 +101,7 @@ def is_sdk_span(value: Any) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("attributes"), dict):
         return False
     context = value.get("spanContext") or value.get("context")
-    if callable(context) or not isinstance(context, dict):
+    if not isinstance(context, dict):
         return False
     return bool(context.get("traceId") or context.get("trace_id"))
 
@@ -137,6 +138,14 @@ def logs_of(value: dict[str, Any]) -> Iterator[Read[Event] | Bad]:
 def at_ns(time_ns: int) -> datetime:
     """Return the time of a count of nanoseconds since 1970, exact to the microsecond."""
     return UNDATED + timedelta(microseconds=time_ns // 1000)
+
+
+def since_s(start_ns: int, end_ns: int) -> float:
+    """Return the seconds between two times; 0 where there are not two.
+
+    In whole microseconds, as all times here: some dumps of the same span have no more.
+    """
+    return max(0, end_ns // 1000 - start_ns // 1000) / 1e6 if start_ns and end_ns else 0.0
 
 
 def time_ns(value: Any) -> int:

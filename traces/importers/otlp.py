@@ -1,0 +1,117 @@
+"""Importer of OpenTelemetry data: traces and logs in OTLP JSON, and spans as SDKs dump them.
+
+An item is a `TracesData` or `LogsData` object (the Collector's file exporter writes one a line),
+or one span. Every span that is a call of a model becomes a hop, by the dialect of its
+attributes; `gen_ai.evaluation.result` becomes feedback; other spans are counted.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from serving.records import TargetKind
+from traces.importers import genai, vercel_ai
+from traces.importers.messages import decoded
+from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
+from traces.importers.signals import annotator_of, signal
+from traces.importers.span_calls import first, hop_of, session_of, skipped
+from traces.importers.spans import (
+    MALFORMED,
+    Bad,
+    Event,
+    Span,
+    at_ns,
+    is_otlp,
+    is_sdk_span,
+    logs_of,
+    spans_of,
+)
+
+NAME = "otlp"
+
+
+def recognises(value: Any) -> bool:
+    """Return whether an item is OTLP's, or an SDK's span."""
+    return is_otlp(value) or is_sdk_span(value)
+
+
+def parse(value: Any) -> Iterable[Row]:
+    """Read an envelope, part by part.
+
+    Raises:
+        LineRefused: if it is none.
+    """
+    if not recognises(value):
+        raise LineRefused("unknown_kind", "neither resourceSpans, resourceLogs nor a span")
+    for span in spans_of(value):
+        yield from _part(span, span_rows)
+    for event in logs_of(value):
+        yield from _part(event, _log_rows)
+
+
+def span_rows(span: Span) -> Iterator[Row]:
+    """Yield the rows of one span: its call, and the evaluations among its events."""
+    kind = vercel_ai.kind_of(span)
+    call = vercel_ai.call_of(span) if kind == "call" else None
+    if kind is None:
+        kind = genai.kind_of(span)
+        call = genai.call_of(span) if kind == "call" else None
+    yield skipped(kind or "other") if call is None else hop_row(hop_of(NAME, span, call))
+    for event in span.events:
+        if event.name == genai.EVALUATION:
+            yield evaluation_row(event, span.trace_id, span.span_id)
+
+
+def evaluation_row(event: Event, trace_id: str, span_id: str) -> Row:
+    """Return the feedback row of an evaluation event.
+
+    Raises:
+        ValueError: if it names nothing that it evaluates.
+    """
+    body = decoded(event.body)
+    found = {**event.attributes, **(body if isinstance(body, dict) else {})}
+    name = found.get("gen_ai.evaluation.name")
+    if not name:
+        raise ValueError("gen_ai.evaluation.name is missing")
+    response_id = first(found, ("gen_ai.response.id",))
+    session = session_of(found, {})
+    target: tuple[TargetKind, str]
+    if response_id or span_id:
+        target = ("response", response_id or span_id)
+    elif trace_id:
+        target = ("turn", f"{NAME}:{trace_id}")
+    elif session:
+        target = ("conversation", session)
+    else:
+        raise ValueError("the evaluation has no response id, span, trace or conversation")
+    feedback = signal(
+        NAME,
+        target,
+        str(name),
+        score=found.get("gen_ai.evaluation.score.value"),
+        label=first(found, ("gen_ai.evaluation.score.label",)),
+        text=first(found, ("gen_ai.evaluation.explanation",)),
+        annotator=annotator_of(found.get("mol.annotator")),
+        user=first(found, ("user.id", "enduser.id")),
+        at=at_ns(event.time_ns),
+    )
+    return feedback_row(feedback)
+
+
+def _log_rows(event: Event) -> Iterator[Row]:
+    if event.name == genai.EVALUATION:
+        yield evaluation_row(event, event.trace_id, event.span_id)
+    else:
+        yield Row("skipped", {"reason": "log_other"})
+
+
+def _part(part: Any, rows: Any) -> Iterator[Row]:
+    """Yield the rows of a part; what is wrong with one is its own quarantine row."""
+    if isinstance(part, Bad):
+        yield refused("bad_record", part.detail, part.part)
+        return
+    try:
+        yield from list(rows(part.value))
+    except LineRefused as refusal:
+        yield refused(refusal.reason, str(refusal), part.part)
+    except MALFORMED as error:
+        yield refused("bad_record", f"{type(error).__name__}: {error}", part.part)
