@@ -24,6 +24,7 @@ import duckdb
 from serving.records import Feedback, Hop, Record, Turn
 from serving.slots import Profile
 from traces.blame import Blame, Context, blame, may_blame
+from traces.bodies import read_hops_by_id
 from traces.lake import Lake
 from traces.outcomes import Outcome, settle
 from traces.standing import superseded_turns
@@ -168,25 +169,14 @@ def _hops(lake: Lake, turns: list[Turn]) -> dict[str, Hop]:
     """Read the hops of these turns by id."""
     if not turns:
         return {}
-    cursor = lake.connection.cursor()
-    cursor.execute("USE lake")
     # The window lets Parquet statistics skip files; a day covers clocks that disagree.
-    cursor.execute(
-        "SELECT * FROM hops WHERE hop_id IN (SELECT unnest($ids))"
-        " AND started_at BETWEEN $low AND $high",
-        {
-            "ids": [i for turn in turns for i in turn.hop_ids],
-            "low": min(turn.started_at for turn in turns) - _WINDOW,
-            "high": max(turn.started_at for turn in turns) + _WINDOW,
-        },
-    )
-    names = [column[0] for column in cursor.description]
-    found: dict[str, Hop] = {}
-    while rows := cursor.fetchmany(_FETCH_ROWS):
-        for row in rows:
-            values = dict(zip(names, row, strict=True))
-            found[values["hop_id"]] = record_of(Hop, "hops", values)
-    return found
+    where = "hop_id IN (SELECT unnest($ids)) AND started_at BETWEEN $low AND $high"
+    parameters = {
+        "ids": [i for turn in turns for i in turn.hop_ids],
+        "low": min(turn.started_at for turn in turns) - _WINDOW,
+        "high": max(turn.started_at for turn in turns) + _WINDOW,
+    }
+    return dict(read_hops_by_id(lake.connection, where, parameters))
 
 
 _TARGETS = """

@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 
 from serving.records import Record
+from traces.bodies import store_bodies
 from traces.detect import Context, SourceFile, find_sources, is_json, parse_line
 from traces.importers.rows import LineRefused, Row
 from traces.lake import Lake
@@ -207,6 +208,8 @@ def _commit(
             for table, values in rows.items()
             if table != "turns"
         }
+        fresh = set(added.get("hops", ()))
+        store_bodies(connection, [row for row in rows.get("hops", ()) if row["hop_id"] in fresh])
         added["turns"] = store_recorded(lake, rows.get("turns", []))
         if before != after:
             lake.move_offset(file.source_id, file.path.name, before, after, file.format)

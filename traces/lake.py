@@ -1,18 +1,15 @@
-"""The trace lake: DuckLake tables over one SQLite catalog under `<home>/lake`.
+"""The trace lake: DuckLake tables under `<home>/lake`, or where the home's address says.
 
-Gives ACID commits, snapshots, and one writer at a time: commits of this machine
-queue on a file lock, and a conflict with any other writer is retried. In: a
-home folder. Out: a DuckDB connection with the lake as its default schema.
+Gives ACID commits, snapshots, and one writer at a time: commits queue on a lock, and one
+that another writer got ahead of is tried again. In: a home folder. Out: a DuckDB connection
+with the lake as its default schema.
 """
 
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
-import fcntl
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -21,15 +18,21 @@ import duckdb
 import pyarrow as pa
 import tenacity
 
+from traces import migrations
 from traces.errors import LakeNotFound, LakeUnavailable
+from traces.lake_address import Address, attach, read_address
 from traces.source import Offset
-from traces.tables import TABLES, add_column, arrow_table, ddl
-from traces.view_definitions import VIEWS
+from traces.tables import TABLES, arrow_table
+from traces.writer_lock import WriterLock
 
 T = TypeVar("T")
 
-_MEMORY_LIMIT = "1GB"
-_CONFLICTS = ("conflict", "database is locked", "has been altered by another")
+_CONFLICTS = (
+    "conflict",
+    "database is locked",
+    "has been altered by another",
+    "exceeded the maximum retry count",
+)
 
 
 class Lake:
@@ -38,9 +41,11 @@ class Lake:
     DuckDB's own errors leave the `with` block as `LakeUnavailable`.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, root: Path) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, root: Path, address: Address) -> None:
         self.connection = connection
+        self.address = address
         self._root = root
+        self._lock = WriterLock(root, address)
 
     @classmethod
     def open(cls, home: Path, *, read_only: bool = False) -> Self:
@@ -48,33 +53,29 @@ class Lake:
 
         Raises:
             LakeNotFound: if `read_only` and there is none.
-            LakeUnavailable: if the catalog is corrupt, foreign, or cannot be written.
+            LakeUnavailable: if the catalog is corrupt, foreign, newer than this program, or
+                cannot be written.
         """
         root = home / "lake"
-        catalog = root / "catalog.sqlite"
-        if read_only and not catalog.exists():
-            raise LakeNotFound(
-                f"No lake under {str(home)!r}: nothing was ingested yet. "
-                "Run 'flows run ingest PATH' first."
-            )
+        address = read_address(home)
+        if read_only and address.catalog is None and not (root / "catalog.sqlite").exists():
+            raise _not_found(home)
+        lake = cls(_connect(home, root, address, read_only), root, address)
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            _refuse_foreign_catalog(catalog)
-            for attempt in _retry():
-                with attempt:
-                    lake = cls(_attach(root, read_only), root)
-        except (duckdb.Error, OSError) as error:
-            if isinstance(error, LakeUnavailable):
-                raise
-            raise _unavailable(root, error) from error
-        try:
-            if not read_only:
-                lake._create_missing()
+            version = migrations.stored_version(lake.connection)
+            if version > migrations.SCHEMA_VERSION:
+                raise LakeUnavailable(
+                    f"The lake {str(root)!r} is of version {version}, and this program knows "
+                    f"lakes up to {migrations.SCHEMA_VERSION}. Update the program; nothing was "
+                    "changed."
+                )
+            if migrations.is_current(lake.connection):
                 return lake
-            if not lake._missing():
+            if not read_only:
+                lake.commit(migrations.upgrade)
                 return lake
         except BaseException:
-            lake.connection.close()
+            lake.close()
             raise
         # Made by an older version: readers need the new columns and views too.
         lake.close()
@@ -97,6 +98,7 @@ class Lake:
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
+        self._lock.close()
 
     def snapshot_id(self) -> int:
         """Return the id of the newest snapshot; it moves only when something was committed."""
@@ -105,7 +107,7 @@ class Lake:
         return int(row[0])
 
     def commit(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-        """Run `work` in one transaction, alone among this machine's writers.
+        """Run `work` in one transaction, alone among the lake's writers.
 
         `work` is called again after a conflict, so it must take all it knows from
         its arguments and the lake. If it changes nothing, no snapshot is made.
@@ -114,7 +116,7 @@ class Lake:
             LakeUnavailable: if the rows cannot be stored; nothing of them is.
         """
         try:
-            with _locked(self._root / "writer.lock"):
+            with self._lock.held():
                 for attempt in _retry():
                     with attempt:
                         result = self._transaction(work)
@@ -192,69 +194,36 @@ class Lake:
             raise
         return result
 
-    def _create_missing(self) -> None:
-        if not self._missing():
-            return
 
-        def create(connection: duckdb.DuckDBPyConnection) -> None:
-            for statement in self._missing():
-                connection.execute(statement)
-
-        self.commit(create)
-
-    def _missing(self) -> list[str]:
-        """Statements that bring the catalog to the declared tables and views."""
-        columns: dict[str, set[str]] = defaultdict(set)
-        for table, column in self.connection.execute(
-            "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'lake'"
-        ).fetchall():
-            columns[table].add(column)
-        comments = dict(
-            self.connection.execute(
-                "SELECT view_name, comment FROM duckdb_views() WHERE database_name = 'lake'"
-            ).fetchall()
-        )
-        statements = [ddl(table) for table in TABLES if table not in columns]
-        statements += [
-            add_column(table, column.name)
-            for table in TABLES.keys() & columns.keys()
-            for column in TABLES[table]
-            if column.name not in columns[table]
-        ]
-        for view in VIEWS:
-            if comments.get(view.name) != view.comment:
-                statements.append(f"CREATE OR REPLACE VIEW {view.name} AS {view.sql}")
-                statements.append(f"COMMENT ON VIEW {view.name} IS {_quoted(view.comment)}")
-        return statements
-
-
-def _attach(root: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
-    # Loaded here: `flows --help` imports this package and must stay fast.
-    from duckdb_extensions import import_extension
-
-    import_extension("ducklake")
-    import_extension("sqlite_scanner")
-    connection = duckdb.connect(config={"memory_limit": _MEMORY_LIMIT})
+def _connect(
+    home: Path, root: Path, address: Address, read_only: bool
+) -> duckdb.DuckDBPyConnection:
     try:
-        connection.execute(f"SET temp_directory = {_quoted(str(root / 'tmp'))}")
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("LOAD ducklake")
-        connection.execute("LOAD sqlite_scanner")
-        mode = ", READ_ONLY" if read_only else ""
-        target = _quoted(f"ducklake:sqlite:{root / 'catalog.sqlite'}")
-        connection.execute(
-            f"ATTACH {target} AS lake (DATA_PATH {_quoted(str(root / 'data') + '/')}"
-            f", OVERRIDE_DATA_PATH true{mode})"
-        )
-        connection.execute("USE lake")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        root.mkdir(parents=True, exist_ok=True)
+        for attempt in _retry():
+            with attempt:
+                return attach(root, address, read_only=read_only)
+    except (duckdb.Error, OSError) as error:
+        if isinstance(error, LakeUnavailable):
+            raise
+        if "creating a new DuckLake is explicitly disabled" in str(error):
+            raise _not_found(home) from error
+        _refuse_foreign_catalog(root / "catalog.sqlite")
+        raise _unavailable(root, error) from error
+    raise AssertionError("unreachable")
+
+
+def _not_found(home: Path) -> LakeNotFound:
+    return LakeNotFound(
+        f"No lake under {str(home)!r}: nothing was ingested yet. Run 'flows run ingest PATH' first."
+    )
 
 
 def _refuse_foreign_catalog(catalog: Path) -> None:
-    """Refuse a file that is not a SQLite database; DuckDB would say so less plainly."""
+    """Say plainly that a file is not a SQLite database; called when it could not be attached.
+
+    Not before: in a process that has the catalog open, closing it anew would drop its locks.
+    """
     if not catalog.exists() or catalog.stat().st_size == 0:
         return
     with catalog.open("rb") as file:
@@ -305,18 +274,3 @@ def _in_transaction(connection: duckdb.DuckDBPyConnection) -> bool:
         return True
     connection.execute("ROLLBACK")
     return False
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; the system releases it if the process dies."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

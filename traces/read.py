@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from serving.records import Hop, Turn
 from traces.blame import Blame
+from traces.bodies import hops_sql
 from traces.errors import TurnNotFound
 from traces.lake import Lake
 from traces.outcomes import Outcome
-from traces.tables import TABLES, record_of
+from traces.tables import TABLES, readable, record_of
 
 _BATCH_ROWS = 1000
 
@@ -92,8 +93,8 @@ def _bundles(
     at = f"AT (VERSION => {int(snapshot)})" if snapshot is not None else ""
     columns = [f't."{c.name}" AS "t_{c.name}"' for c in TABLES["turns"]] + [
         f'{alias}."{c.name}" AS "{alias}_{c.name}"'
-        for alias, table in (("h", "hops"), ("o", "outcomes"), ("b", "blame"))
-        for c in TABLES[table]
+        for alias, table in (("h", "v_hops"), ("o", "outcomes"), ("b", "blame"))
+        for c in readable(table)
     ]
     reader = lake.connection.execute(
         f"WITH picked AS (SELECT * FROM (SELECT * FROM turns {at}) t WHERE {where}),"
@@ -101,7 +102,7 @@ def _bundles(
         " generate_subscripts(hop_ids, 1) AS place FROM picked)"
         f" SELECT {', '.join(columns)} FROM picked t"
         " LEFT JOIN links l ON l.turn_id = t.turn_id"
-        f" LEFT JOIN (SELECT * FROM hops {at}) h ON h.hop_id = l.hop_id"
+        f" LEFT JOIN ({hops_sql(at)}) h ON h.hop_id = l.hop_id"
         f" LEFT JOIN (SELECT * FROM outcomes {at}) o ON o.turn_id = t.turn_id"
         f" LEFT JOIN (SELECT * FROM blame {at}) b ON b.turn_id = t.turn_id"
         " ORDER BY t.turn_id, l.place",
@@ -125,7 +126,7 @@ def _bundle(rows: list[dict[str, Any]]) -> TurnBundle:
     return TurnBundle(
         turn=turn,
         hops=tuple(
-            record_of(Hop, "hops", row, "h_") for row in rows if row["h_hop_id"] is not None
+            record_of(Hop, "v_hops", row, "h_") for row in rows if row["h_hop_id"] is not None
         ),
         outcome=outcome,
         blame=record_of(Blame, "blame", first, "b_") if first["b_turn_id"] is not None else None,

@@ -1,14 +1,15 @@
 """The lake's tables, declared once: DDL and Arrow schemas are rendered from here.
 
-Nested values (messages, tools, signals) are JSON text: Arrow structs would
+Nested values (tools, answers, signals) are JSON text: Arrow structs would
 invent null keys in tool arguments. Lists of ids are real lists, so that SQL can
-unnest them. In: records. Out: rows (dicts) and back.
+unnest them. The messages of a hop are rows of their own, see `traces.bodies`.
+In: records. Out: rows (dicts) and back.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +17,9 @@ import pyarrow as pa
 
 from serving.records import Record, canonical_json
 
-Kind = Literal["text", "json", "texts", "int", "float", "bool", "time", "bytes"]
+Kind = Literal[
+    "text", "json", "texts", "int", "float", "bool", "time", "date", "bytes", "id", "ids"
+]
 
 _SQL: dict[Kind, str] = {
     "text": "VARCHAR",
@@ -26,7 +29,10 @@ _SQL: dict[Kind, str] = {
     "float": "DOUBLE",
     "bool": "BOOLEAN",
     "time": "TIMESTAMP WITH TIME ZONE",
+    "date": "DATE",
     "bytes": "BLOB",
+    "id": "UUID",
+    "ids": "UUID[]",
 }
 _ARROW: dict[Kind, pa.DataType] = {
     "text": pa.string(),
@@ -36,7 +42,10 @@ _ARROW: dict[Kind, pa.DataType] = {
     "float": pa.float64(),
     "bool": pa.bool_(),
     "time": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
     "bytes": pa.binary(),
+    "id": pa.uuid(),
+    "ids": pa.list_(pa.uuid()),
 }
 
 
@@ -53,6 +62,9 @@ def _optional(name: str, kind: Kind) -> Column:
     return Column(name, kind, required=False)
 
 
+# The UTC date of the record's time; DuckLake keeps each day's rows in files of their own.
+_DAY = Column("day", "date")
+
 TABLES: dict[str, tuple[Column, ...]] = {
     "hops": (
         Column("hop_id", "text"),
@@ -65,7 +77,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("role", "text"),
         Column("model", "text"),
         _optional("served_name", "text"),
-        Column("messages", "json"),
+        Column("message_ids", "ids"),
         Column("tools", "json"),
         Column("params", "json"),
         _optional("completion", "json"),
@@ -91,6 +103,14 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _optional("span_id", "text"),
         _optional("workload", "text"),
         _optional("task", "text"),
+        _DAY,
+    ),
+    # Each distinct message once a day; `message_id` is 128 bits of the body's SHA-256.
+    "messages": (
+        _DAY,
+        Column("message_id", "id"),
+        Column("role", "text"),
+        Column("body", "json"),
     ),
     "turns": (
         Column("turn_id", "text"),
@@ -116,6 +136,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _optional("workload", "text"),
         _optional("task", "text"),
         _optional("tail", "json"),
+        _DAY,
     ),
     "feedback": (
         Column("feedback_id", "text"),
@@ -131,6 +152,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _optional("user", "text"),
         Column("created_at", "time"),
         _optional("annotator", "text"),
+        _DAY,
     ),
     # What a client sent and got, as its capture has it; the hop join reads it.
     "requests": (
@@ -173,8 +195,29 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("consumed_digest", "text"),
         Column("format", "text"),
     ),
+    # One row; see `traces.migrations`.
+    "lake_version": (Column("version", "int"),),
+    # Where the lake was when upkeep had changed it: how old rows without a time are at least,
+    # and the day before which records were deleted and are not taken in again.
+    "upkeep": (
+        Column("day", "date"),
+        Column("snapshot_id", "int"),
+        _optional("kept_since", "date"),
+    ),
 }
 """Table name to columns, in order."""
+
+PARTITIONED = frozenset({"hops", "messages", "turns", "feedback"})
+"""Tables whose files hold one `day` each."""
+
+_V_HOPS = tuple(
+    Column("messages", "json") if c.name == "message_ids" else c for c in TABLES["hops"]
+)
+
+
+def readable(name: str) -> tuple[Column, ...]:
+    """Return the columns of a table, or of `v_hops`: hops with their messages."""
+    return _V_HOPS if name == "v_hops" else TABLES[name]
 
 
 def ddl(table: str) -> str:
@@ -183,6 +226,11 @@ def ddl(table: str) -> str:
         f'  "{c.name}" {_SQL[c.kind]}{" NOT NULL" if c.required else ""}' for c in TABLES[table]
     )
     return f"CREATE TABLE {table} (\n" + ",\n".join(lines) + "\n)"
+
+
+def partition(table: str) -> str:
+    """Render the statement that keeps a table's days apart."""
+    return f"ALTER TABLE {table} SET PARTITIONED BY (day)"
 
 
 def add_column(table: str, name: str) -> str:
@@ -203,21 +251,37 @@ def arrow_table(table: str, rows: list[dict[str, Any]]) -> pa.Table:
 
     Absent keys are null; `json` values are rendered to canonical text here.
     """
-    columns = []
-    for column in TABLES[table]:
-        values: Iterable[Any] = [row.get(column.name) for row in rows]
-        if column.kind == "json":
-            values = [v if v is None or isinstance(v, str) else canonical_json(v) for v in values]
-        elif column.kind == "time":
-            values = [_utc(v) for v in values]
-        columns.append(pa.array(list(values), _ARROW[column.kind]))
+    columns = [arrow_array(c.kind, [row.get(c.name) for row in rows]) for c in TABLES[table]]
     return pa.Table.from_arrays(columns, schema=arrow_schema(table))
+
+
+def arrow_array(kind: Kind, values: list[Any]) -> pa.Array:
+    """Turn the values of one column into an Arrow array; ids are 16 bytes each."""
+    if kind == "json":
+        values = [v if v is None or isinstance(v, str) else canonical_json(v) for v in values]
+    elif kind == "time":
+        values = [_utc(v) for v in values]
+    elif kind == "id":
+        return _ids(pa.array(values, pa.binary(16)))
+    elif kind == "ids":
+        lists = pa.array(values, pa.list_(pa.binary(16)))
+        return pa.ListArray.from_arrays(lists.offsets, _ids(lists.values))
+    return pa.array(values, _ARROW[kind])
+
+
+def _ids(storage: pa.Array) -> pa.Array:
+    return pa.ExtensionArray.from_storage(pa.uuid(), storage)
 
 
 def _utc(value: Any) -> datetime | None:
     if value is None or isinstance(value, datetime):
         return value
     return datetime.fromisoformat(value).astimezone(UTC)
+
+
+def day_of(time: datetime) -> date:
+    """Return the day a record of this time is kept under."""
+    return time.astimezone(UTC).date()
 
 
 R = TypeVar("R", bound=Record)
@@ -242,6 +306,6 @@ def _fields(kind: type[Record], table: str) -> tuple[tuple[str, bool], ...]:
     """Return the columns that are fields of the record, and whether each is nested."""
     return tuple(
         (c.name, c.kind == "json" and c.name not in _TEXT_FIELDS)
-        for c in TABLES[table]
+        for c in readable(table)
         if c.name in kind.model_fields
     )

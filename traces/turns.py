@@ -118,7 +118,7 @@ def _hop_facts(connection: duckdb.DuckDBPyConnection) -> list[HopFacts]:
     cursor = connection.execute(
         'SELECT hop_id, source, conversation_id, turn_id, "user", seq, role,'
         " coalesce(served_name, model) AS name, messages, completion, response_id, status,"
-        " error, started_at, duration_s, canary FROM hops"
+        " error, started_at, duration_s, canary FROM v_hops"
         " WHERE hop_id NOT IN"
         " (SELECT unnest(hop_ids) FROM turns WHERE origin = 'recorded')"
     )

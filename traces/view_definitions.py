@@ -10,6 +10,8 @@ DuckDB that attaches the catalog sees them.
 import hashlib
 from dataclasses import dataclass
 
+from traces.bodies import hops_sql
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -29,6 +31,7 @@ _SLOT_OF_HOP = "split_part(coalesce(h.served_name, h.model), '@', 1)"
 _VERSION_OF_HOP = "nullif(split_part(coalesce(h.served_name, h.model), '@', 2), '')"
 
 VIEWS: tuple[View, ...] = (
+    View("v_hops", "One row an engine call, with the messages it saw as JSON text.", hops_sql()),
     View(
         "v_turns",
         "One row a turn with its outcome and blame label.",

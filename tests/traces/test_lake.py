@@ -13,7 +13,7 @@ from traces.ingest import ingest
 from traces.lake import Lake
 from traces.outcomes import Outcome
 from traces.read import read_turns
-from traces.tables import TABLES, arrow_schema, ddl
+from traces.tables import TABLES, arrow_schema, ddl, readable
 
 GOLDEN_BLAME = """CREATE TABLE blame (
   "turn_id" VARCHAR NOT NULL,
@@ -28,25 +28,28 @@ GOLDEN_BLAME = """CREATE TABLE blame (
 GOLDEN_COLUMNS = {
     "hops": (
         "hop_id schema_version source conversation_id turn_id user seq role model served_name "
-        "messages tools params completion response_id finish_reason status error propensity "
+        "message_ids tools params completion response_id finish_reason status error propensity "
         "confidence prompt_tokens completion_tokens cached_tokens prompt_token_ids "
         "completion_token_ids started_at duration_s ttft_s harness_digest canary reasoning "
-        "supersedes harness_version span_id workload task"
+        "supersedes harness_version span_id workload task day"
     ),
     "turns": (
         "turn_id schema_version source conversation_id user position request answer slot digest "
         "decision status error hop_ids response_ids started_at duration_s canary supersedes origin "
-        "workload task tail"
+        "workload task tail day"
     ),
     "feedback": (
         "feedback_id schema_version source target_kind target_id kind name value correction "
-        "detail user created_at annotator"
+        "detail user created_at annotator day"
     ),
+    "messages": "day message_id role body",
     "requests": "request_id source started_at body",
     "outcomes": "turn_id success tier rule signals correction",
     "blame": "turn_id klass slot confidence evidence right_slot code_version",
     "quarantine": "quarantine_id source position reason detail raw format",
     "offsets": "source_id name consumed_bytes consumed_digest format",
+    "lake_version": "version",
+    "upkeep": "day snapshot_id kept_since",
 }
 
 
@@ -66,7 +69,7 @@ def test_arrow_and_sql_types_agree() -> None:
 @pytest.mark.parametrize(
     ("table", "record"),
     [
-        ("hops", Hop),
+        ("v_hops", Hop),
         ("turns", Turn),
         ("feedback", Feedback),
         ("outcomes", Outcome),
@@ -74,7 +77,7 @@ def test_arrow_and_sql_types_agree() -> None:
     ],
 )
 def test_every_field_of_a_record_has_a_column(table: str, record: type[Record]) -> None:
-    assert set(record.model_fields) <= {column.name for column in TABLES[table]}
+    assert set(record.model_fields) <= {column.name for column in readable(table)}
 
 
 def test_opening_twice_makes_no_commit(home: Path) -> None:

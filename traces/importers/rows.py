@@ -2,21 +2,18 @@
 
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
-
 from serving.records import (
     SCHEMA_VERSION,
     Feedback,
     Hop,
-    Message,
     Turn,
     canonical_json,
     hop_id_of,
 )
-from traces.tables import TABLES
+from traces.bodies import body_of
+from traces.tables import TABLES, day_of
 
 _INT64 = 2**63
-_MESSAGES = TypeAdapter(tuple[Message, ...])
 _INT_COLUMNS = {
     table: tuple(c.name for c in columns if c.kind == "int") for table, columns in TABLES.items()
 }
@@ -38,11 +35,11 @@ class LineRefused(ValueError):
 
 
 def hop_row(hop: Hop) -> Row:
-    """Return the `hops` row of a hop."""
+    """Return the `hops` row of a hop; under `bodies` it brings its messages along."""
     values = hop.model_dump(mode="json")
     values["hop_id"] = hop_id_of(values)
-    # Most of a hop's bytes; pydantic writes them several times faster than json.
-    values["messages"] = _MESSAGES.dump_json(hop.messages).decode()
+    values["bodies"] = [body_of(message) for message in values.pop("messages")]
+    values["message_ids"] = [body.message_id for body in values["bodies"]]
     values["completion"] = hop.completion.model_dump_json() if hop.completion else None
     return _checked("hops", hop, values, "started_at")
 
@@ -81,4 +78,5 @@ def _checked(table: str, record: Hop | Turn | Feedback, values: dict[str, Any], 
         if value is not None and not -_INT64 <= value < _INT64:
             raise LineRefused("bad_record", f"{name} is out of range: {value}")
     values[time] = getattr(record, time)
+    values["day"] = day_of(values[time])
     return Row(table, values)

@@ -1,0 +1,113 @@
+"""The message store: a hop's messages, each distinct one kept once a day.
+
+An agent's step repeats its whole history, so the prefix of a prompt is most of its
+bytes. `hops.message_ids` lists what the call saw in order; `messages` holds the bodies.
+Both lie under the hop's day, so that a day can be read and dropped alone.
+
+In: hop rows, inside a commit. Out: hops with their messages again, as records or as
+the view `v_hops`. No other module puts them together.
+"""
+
+# Table and column names come from our own declarations; values are bound.
+# ruff: noqa: S608
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from typing import Any, NamedTuple
+
+import duckdb
+import orjson
+import pyarrow as pa
+
+from serving.records import Hop
+from traces.tables import arrow_table, record_of
+
+_FETCH_ROWS = 1000
+
+
+class Body(NamedTuple):
+    """One message as the store keeps it."""
+
+    message_id: bytes
+    """The first 128 bits of the SHA-256 of `text`."""
+    role: str
+    text: str
+    """Canonical JSON of the message."""
+
+
+def body_of(message: Mapping[str, Any]) -> Body:
+    """Return the stored form of a message's `model_dump(mode="json")`."""
+    # It holds nothing but text, which orjson writes as `canonical_json` does.
+    data = orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
+    return Body(hashlib.sha256(data).digest()[:16], message["role"], data.decode())
+
+
+def store_bodies(connection: duckdb.DuckDBPyConnection, hops: Iterable[Mapping[str, Any]]) -> None:
+    """Add the messages of these hop rows that their days do not hold yet, inside a commit."""
+    wanted: dict[tuple[date, bytes], Body] = {}
+    for hop in hops:
+        for body in hop["bodies"]:
+            wanted[hop["day"], body.message_id] = body
+    rows = [
+        {"day": day, "message_id": key, "role": body.role, "body": body.text}
+        for (day, key), body in wanted.items()
+    ]
+    add_bodies(connection, arrow_table("messages", rows))
+
+
+def add_bodies(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> None:
+    """Add the `messages` rows whose day and id are not there yet, inside a commit."""
+    if not rows.num_rows:
+        return
+    # Literals, so that only the files of these days are looked into.
+    days = ", ".join(f"DATE '{day}'" for day in sorted(set(rows["day"].to_pylist())))
+    connection.register("incoming_messages", rows)
+    connection.execute(
+        "INSERT INTO messages BY NAME SELECT * FROM incoming_messages"
+        f" ANTI JOIN (SELECT day, message_id FROM messages WHERE day IN ({days}))"
+        " USING (day, message_id)"
+    )
+    connection.unregister("incoming_messages")
+
+
+def hops_sql(at: str = "") -> str:
+    """Render the query for hops with `messages`; `at` is a DuckLake `AT (...)` clause."""
+    return f"""
+        SELECT * EXCLUDE (message_ids, bodies),
+               CASE WHEN len(bodies) = len(message_ids)
+                    THEN '[' || array_to_string(
+                        list_transform(list_sort(bodies), lambda b: b.body), ',') || ']'
+                    ELSE error('a message of hop ' || hop_id || ' is lost') END AS messages
+        FROM (
+            SELECT h.*, coalesce((
+                SELECT list({{'place': u.place, 'body': m.body}})
+                FROM (SELECT unnest(h.message_ids) AS message_id,
+                             generate_subscripts(h.message_ids, 1) AS place) u
+                JOIN (SELECT * FROM messages {at}) m
+                  ON m.day = h.day AND m.message_id = u.message_id), []) AS bodies
+            FROM (SELECT * FROM hops {at}) h
+        )
+    """
+
+
+def read_hops(
+    connection: duckdb.DuckDBPyConnection, where_sql: str = "true", params: Any = None
+) -> Iterator[Hop]:
+    """Yield the hops that a condition on `hops` picks, with their messages."""
+    for _, hop in read_hops_by_id(connection, where_sql, params):
+        yield hop
+
+
+def read_hops_by_id(
+    connection: duckdb.DuckDBPyConnection, where_sql: str = "true", params: Any = None
+) -> Iterator[tuple[str, Hop]]:
+    """Yield hops as `read_hops` does, each with its id, which costs a hash to make anew."""
+    cursor = connection.cursor()
+    cursor.execute("USE lake")
+    cursor.execute(f"SELECT * FROM ({hops_sql()}) WHERE {where_sql}", params)
+    names = [column[0] for column in cursor.description]
+    while rows := cursor.fetchmany(_FETCH_ROWS):
+        for row in rows:
+            values = dict(zip(names, row, strict=True))
+            yield values["hop_id"], record_of(Hop, "v_hops", values)
