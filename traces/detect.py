@@ -139,7 +139,8 @@ def parse_line(raw: bytes, context: Context) -> Row:
 def _parse(value: Any, context: Context) -> Iterable[Row]:
     importer = next(i for i in FORMATS if context.format == i.NAME)
     # The chunks of a streamed answer are a list.
-    if not isinstance(value, dict) and not importer.recognises(value):
+    chunks = isinstance(value, list) and importer.recognises(value[:1])
+    if not isinstance(value, dict) and not chunks:
         raise LineRefused("not_an_object", f"a JSON {type(value).__name__}, not an object")
     if context.format == mindlab.NAME:
         return mindlab.parse(value, context.summary_prompt)

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
+from traces.chunks import begins_stream
 from traces.importers.mindlab import summary_prompt
 from traces.importers.rows import LineRefused
 from traces.items import Context, Item, is_json
@@ -19,6 +20,9 @@ from traces.tabular import partition_columns
 
 PROBED_ITEMS = 50
 """So many first items may be broken before a file counts as one of another kind."""
+
+STREAMED_FORMAT = "openai"
+"""Files of single responses may hold the chunks of streamed ones too."""
 
 FormatOf = Callable[[Any], str | None]
 
@@ -60,6 +64,8 @@ def _forms(head: bytes) -> tuple[Form, ...] | str:
     line, newline, _ = text.partition(b"\n")
     if b"\0" in (line if text.startswith((b"{", b"[")) else head):
         return "is binary, not JSON lines"
+    if begins_stream(line):
+        return ("chunks", "lines")
     if text.startswith(b"["):
         return ("document", "lines")
     if text.startswith(b"{"):
@@ -89,6 +95,8 @@ def _probe_as(
             continue
         format = format_of(value)
         if format is not None:
+            if form == "lines" and format == STREAMED_FORMAT:
+                form = "chunks"
             known = head if form in ("parquet", "csv") else first.raw
             context = Context(format, path.name, source_id(known), summary_prompt(path.parent))
             return SourceFile(path, form, context, path.stat().st_size, columns)
@@ -99,6 +107,7 @@ def _probe_as(
 
 _KINDS: dict[Form, str] = {
     "lines": "JSON",
+    "chunks": "a stream of events",
     "document": "JSON",
     "parquet": "a Parquet table",
     "csv": "a CSV table",

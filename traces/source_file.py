@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from traces.chunks import ChunkReader, is_whole
 from traces.documents import Document
 from traces.items import Batch, Context, Filling, Item, is_json
 from traces.source import Offset, Piece, file_offset, open_source, read_lines, resume
 from traces.tabular import csv_rows, parquet_rows
 
-Form = Literal["lines", "document", "parquet", "csv"]
+Form = Literal["lines", "chunks", "document", "parquet", "csv"]
 """How a file holds its items."""
 
 BATCH_ITEMS = 4096
@@ -65,6 +66,8 @@ class SourceFile:
         filling = Filling(max_items, max_bytes)
         if self.form in ("parquet", "csv"):
             return self._tabular(known, filling)
+        if self.form == "chunks":
+            return self._chunks(known, filling)
         return self._text(known, filling)
 
     def _text(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
@@ -80,15 +83,34 @@ class SourceFile:
             if before != prefix.offset() or filling.items:
                 yield Batch(filling.take(), before, prefix.offset(), prefix.length)
 
+    def _chunks(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
+        prefix = resume(self.path, known)
+        before = settled = prefix.offset()
+        reader = ChunkReader()
+        with open_source(self.path) as stream:
+            _skip(stream, prefix.length)
+            for step in reader.steps(self._pieces(stream, prefix.length)):
+                # While a stream is open the offset stays where it began.
+                settled = prefix.offset() if step.settled else settled
+                raw = step.piece.raw if step.piece else b""
+                prefix.update(raw)
+                if filling.add(step.items, len(raw)):
+                    yield Batch(filling.take(), before, settled, prefix.length)
+                    before = settled
+        self.waiting_bytes += reader.unfinished_bytes
+        if before != settled or filling.items:
+            yield Batch(filling.take(), before, settled, prefix.length)
+
     def _pieces(self, stream: BinaryIO, start: int) -> Iterator[Piece]:
         if self.form == "document":
             document = Document(stream, start)
             yield from document.pieces()
             self.waiting_bytes = document.unfinished_bytes
             return
+        whole = is_whole if self.form == "chunks" else is_json
         for piece in read_lines(stream, start):
             # An open last line may still be being written.
-            if not piece.closed and not is_json(piece.raw):
+            if not piece.closed and not whole(piece.raw):
                 self.waiting_bytes = len(piece.raw)
                 return
             yield piece
