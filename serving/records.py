@@ -209,7 +209,7 @@ class Hop(Record):
     def hop_id(self) -> str:
         """Content hash of the whole record."""
         raw = self.model_dump(mode="json")
-        return _content_id_fast(_identifying(raw)) or hop_id_of(raw)
+        return hop_id_fast(raw) or hop_id_of(raw)
 
     @property
     def slot(self) -> str:
@@ -298,17 +298,18 @@ def _identifying(raw: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in raw.items() if k not in _LATER_FIELDS or v is not None}
 
 
-def _content_id_fast(raw: dict[str, Any]) -> str | None:
-    """Return `content_id` of a hop's fields, ten times as fast; None where it might differ.
+def hop_id_fast(raw: dict[str, Any]) -> str | None:
+    """Return `hop_id_of` ten times as fast; None where it might differ.
 
     orjson writes what `canonical_json` does but for numbers with an exponent, which in a hop
-    stand at the top if anywhere, and refuses what it cannot write.
+    stand at the top if anywhere, and refuses what it cannot write. A part may be an
+    `orjson.Fragment` of canonical JSON.
     """
     for value in raw.values():
         if type(value) is float and value != 0 and not 1e-4 <= abs(value) < 1e16:
             return None
     try:
-        data = orjson.dumps(raw, option=orjson.OPT_SORT_KEYS)
+        data = orjson.dumps(_identifying(raw), option=orjson.OPT_SORT_KEYS)
     except TypeError:
         return None
     return "sha256:" + hashlib.sha256(data).hexdigest()

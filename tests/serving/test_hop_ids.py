@@ -3,11 +3,12 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.records import Hop, Message, ToolCall, hop_id_of
+from serving.records import Hop, Message, ToolCall, canonical_json, hop_id_fast, hop_id_of
 
 BASE: dict[str, Any] = {
     "source": "mol", "conversation_id": "c", "seq": 1, "role": "answer", "model": "L2@0",
@@ -31,6 +32,20 @@ def test_any_text(text: str, name: str) -> None:
     said = Message(role="assistant", content=text, tool_calls=(call,))
 
     assert is_canonical(messages=(said,), completion=said, reasoning=text, user=name)
+
+
+@given(st.lists(TEXTS, max_size=3), TEXTS, NUMBERS)
+@example(["a"], "b", 1e-5)
+@example([], "b", 1e22)
+def test_messages_that_are_json_text_already(
+    texts: list[str], tools: str, duration_s: float
+) -> None:
+    hop = Hop(**BASE | {"messages": [Message(role="user", content=t) for t in texts],
+                        "tools": tools, "duration_s": duration_s})  # fmt: skip
+    raw = hop.model_dump(mode="json")
+    fragments = [orjson.Fragment(canonical_json(message)) for message in raw["messages"]]
+
+    assert hop_id_fast({**raw, "messages": fragments}) in (None, hop_id_of(raw))
 
 
 @given(NUMBERS, NUMBERS)

@@ -2,15 +2,18 @@
 
 from typing import Any, NamedTuple
 
+import orjson
+
 from serving.records import (
     SCHEMA_VERSION,
     Feedback,
     Hop,
     Turn,
     canonical_json,
+    hop_id_fast,
     hop_id_of,
 )
-from traces.bodies import body_of
+from traces.bodies import Body, body_of
 from traces.tables import TABLES, day_of
 
 _INT64 = 2**63
@@ -34,12 +37,19 @@ class LineRefused(ValueError):
         self.reason = reason
 
 
-def hop_row(hop: Hop) -> Row:
-    """Return the `hops` row of a hop; under `bodies` it brings its messages along."""
-    values = hop.model_dump(mode="json")
-    values["hop_id"] = hop_id_of(values)
-    values["bodies"] = [body_of(message) for message in values.pop("messages")]
-    values["message_ids"] = [body.message_id for body in values["bodies"]]
+def hop_row(hop: Hop, bodies: list[Body] | None = None) -> Row:
+    """Return the `hops` row of a hop; under `bodies` it brings its messages along.
+
+    Who makes many hops of the same messages hands over their `bodies`, which are then shared.
+    """
+    if bodies is None:
+        values = hop.model_dump(mode="json")
+        bodies = [body_of(message) for message in values.pop("messages")]
+    else:
+        values = hop.model_dump(mode="json", exclude={"messages"})
+    values["hop_id"] = _hop_id(values, bodies)
+    values["bodies"] = bodies
+    values["message_ids"] = [body.message_id for body in bodies]
     values["completion"] = hop.completion.model_dump_json() if hop.completion else None
     return _checked("hops", hop, values, "started_at")
 
@@ -65,6 +75,12 @@ def refused(reason: str, detail: str, part: Any) -> Row:
     """
     raw = canonical_json(part).encode()
     return Row("quarantine", {"reason": reason, "detail": detail, "raw": raw})
+
+
+def _hop_id(values: dict[str, Any], bodies: list[Body]) -> str:
+    """Return the hop's id, its messages taken as the JSON text that they already are."""
+    quick = hop_id_fast({**values, "messages": [orjson.Fragment(b.text) for b in bodies]})
+    return quick or hop_id_of({**values, "messages": [orjson.loads(b.text) for b in bodies]})
 
 
 def _checked(table: str, record: Hop | Turn | Feedback, values: dict[str, Any], time: str) -> Row:
