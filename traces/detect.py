@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from traces.errors import InputRefused
-from traces.importers import litellm_log, mindlab, native, openai_log, tensorzero_tables
+from traces.importers import (
+    litellm_log,
+    mindlab,
+    native,
+    openai_log,
+    openinference,
+    otlp,
+    tensorzero_tables,
+)
 from traces.importers.rows import LineRefused, Row
 from traces.items import MALFORMED, Context, Item, is_json
 from traces.probe import probe
@@ -37,6 +45,8 @@ FORMATS = cast(
     (
         native,
         mindlab,
+        openinference,
+        otlp,
         tensorzero_tables,
         litellm_log,
         openai_log,

@@ -10,6 +10,7 @@ conventions 1.27 to 1.41 and GenAI 0.1.0; OpenLLMetry 0.62.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from traces.importers.flattened import unflattened
 from traces.importers.messages import (
     Answer,
     Usage,
@@ -119,33 +120,6 @@ def params_of(found: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def unflattened(attributes: dict[str, Any], prefix: str) -> Any:
-    """Return the nested value that dotted names below `prefix` spell; None if there is none.
-
-    `a.0.b` and `a.1.b` are a list of two; gaps in the numbers close up.
-    """
-    root: dict[str, Any] = {}
-    for name, value in attributes.items():
-        if not name.startswith(prefix + "."):
-            continue
-        *path, last = name[len(prefix) + 1 :].split(".")
-        node = root
-        for step in path:
-            node = node.setdefault(step, {})
-            if not isinstance(node, dict):
-                raise ValueError(f"{name!r} is below a value")
-        node[last] = value
-    return _listed(root) if root else None
-
-
-def _listed(node: Any) -> Any:
-    if not isinstance(node, dict):
-        return node
-    if node and all(key.isdigit() for key in node):
-        return [_listed(node[key]) for key in sorted(node, key=int)]
-    return {key: _listed(value) for key, value in node.items()}
-
-
 _PARAMS = {"stop_sequences": "stop"}
 
 
@@ -167,12 +141,9 @@ def _prompt(found: dict[str, Any]) -> list[Any]:
     if new:
         return list(new) if isinstance(new, list) else [new]
     for prefix in ("gen_ai.prompt", "llm.prompts"):
-        old = unflattened(found, prefix)
-        if isinstance(old, list):
-            return [_old_message(raw) for raw in old]
-        if found.get(prefix):
-            whole = decoded(found[prefix])
-            return list(whole) if isinstance(whole, list) else [whole]
+        old = decoded(unflattened(found, prefix))
+        if old:
+            return [_old_message(raw) for raw in (old if isinstance(old, list) else [old])]
     return []
 
 
@@ -181,12 +152,9 @@ def _outputs(found: dict[str, Any]) -> list[Any]:
     if new:
         return list(new) if isinstance(new, list) else [new]
     for prefix in ("gen_ai.completion", "llm.completions"):
-        old = unflattened(found, prefix)
-        if isinstance(old, list):
-            return [_old_message({"role": "assistant", **raw}) for raw in old]
-        if found.get(prefix):
-            whole = decoded(found[prefix])
-            return list(whole) if isinstance(whole, list) else [whole]
+        old = decoded(unflattened(found, prefix))
+        if old:
+            return [_old_message(raw) for raw in (old if isinstance(old, list) else [old])]
     return []
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from serving.records import TargetKind
-from traces.importers import genai, vercel_ai
+from traces.importers import genai, openinference_spans, vercel_ai
 from traces.importers.messages import decoded
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
 from traces.importers.signals import annotator_of, signal
@@ -27,6 +27,12 @@ from traces.importers.spans import (
 )
 
 NAME = "otlp"
+_DIALECTS: tuple[tuple[str, Any], ...] = (
+    (openinference_spans.SOURCE, openinference_spans),
+    (NAME, vercel_ai),
+    (NAME, genai),
+)
+"""Dialects of attributes and the source they stand for; the first that knows a span has it."""
 
 
 def recognises(value: Any) -> bool:
@@ -49,13 +55,14 @@ def parse(value: Any) -> Iterable[Row]:
 
 
 def span_rows(span: Span) -> Iterator[Row]:
-    """Yield the rows of one span: its call, and the evaluations among its events."""
-    kind = vercel_ai.kind_of(span)
-    call = vercel_ai.call_of(span) if kind == "call" else None
-    if kind is None:
-        kind = genai.kind_of(span)
-        call = genai.call_of(span) if kind == "call" else None
-    yield skipped(kind or "other") if call is None else hop_row(hop_of(NAME, span, call))
+    """Yield the rows of one span: its call, and the feedback it brings."""
+    known = ((source, dialect, dialect.kind_of(span)) for source, dialect in _DIALECTS)
+    source, dialect, kind = next((k for k in known if k[2] is not None), (NAME, genai, "other"))
+    if kind == "call":
+        yield hop_row(hop_of(source, span, dialect.call_of(span)))
+    elif kind != "carrier":
+        yield skipped(kind)
+    yield from openinference_spans.feedback_rows(span)
     for event in span.events:
         if event.name == genai.EVALUATION:
             yield evaluation_row(event, span.trace_id, span.span_id)

@@ -108,6 +108,8 @@ def error_of(span: Span) -> str | None:
     thrown = next((e.attributes for e in span.events if e.name == "exception"), {})
     text = span.message or thrown.get("exception.message") or ""
     kind = kind or thrown.get("exception.type")
+    if kind and str(text).startswith((f"{kind}: ", str(kind).rsplit(".", 1)[-1] + ": ")):
+        return str(text)
     return ": ".join(str(part) for part in (kind, text) if part) or "the span's status is an error"
 
 
