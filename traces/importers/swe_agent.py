@@ -1,0 +1,238 @@
+"""Importer of SWE-agent's `.traj` files: one coding agent's run at one issue.
+
+A run is one turn: the issue, and every step the agent took. `history` is what the agent and its
+environment said, demonstrations among it (`is_demo`), which were seen but are no steps of this
+run. From SWE-agent 1.1 on each step of `trajectory` also has the exact `query` it answered; then
+that is what the hop saw, and steps that were asked again after a format error are hops too. A run
+of several attempts has each of them in `attempts`. Source: `sweagent/types.py` and
+`agent/agents.py` of SWE-agent 0.7 to 1.1.
+
+The run failed if it ended with an exit other than a submission (`exit_cost`, `exit_context`, ...);
+one that submitted what it had by then (`submitted (exit_cost)`) answered. Whether the patch
+resolves the issue is a verdict only where the file says so (`info.resolved`, `info.report`).
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from serving.records import Message, canonical_json, content_id
+from traces.importers.messages import decoded, read_answer, read_messages
+from traces.importers.rows import LineRefused, Row, refused
+from traces.importers.trajectory import (
+    AGENT,
+    Call,
+    Exchange,
+    Fields,
+    Status,
+    Trajectory,
+    comment,
+    objects,
+    rows,
+    verdict,
+    whole_or_refused,
+)
+
+NAME = "swe-agent"
+
+_SAMPLING = ("temperature", "top_p")
+_ABOUT_RUN = ("exit_status", "submission", "model_stats", "swe_agent_version")
+
+
+def recognises(value: Any) -> bool:
+    """Return whether an item is a `.traj` file, of one attempt or several."""
+    if not isinstance(value, dict):
+        return False
+    if isinstance(value.get("attempts"), list) and _is_run(value["attempts"][:1]):
+        return True
+    return _is_run([value])
+
+
+def _is_run(values: list[Any]) -> bool:
+    if not values or not isinstance(values[0], dict):
+        return False
+    history = values[0].get("history")
+    if not isinstance(history, list) or "question" in values[0]:
+        return False
+    if isinstance(values[0].get("trajectory"), list):
+        return True
+    # A demonstration is a history alone.
+    return bool(history) and all(isinstance(one, dict) and "agent" in one for one in history)
+
+
+def parse(value: Any) -> Iterator[Row]:
+    """Yield the rows of one run, or of each of its attempts.
+
+    Raises:
+        LineRefused: if it is none.
+    """
+    if not isinstance(value, dict):
+        raise LineRefused("unknown_kind", f"a {type(value).__name__} is no trajectory")
+    attempts = value.get("attempts")
+    if not isinstance(attempts, list) or not attempts:
+        yield from _run(value, value)
+        return
+    settings = {k: v for k, v in value.items() if k in ("environment", "replay_config")}
+    for attempt in attempts:
+        part = {**settings, "attempts": [attempt]}
+        yield from whole_or_refused(partial(_attempt, settings, attempt, part), part)
+
+
+def _attempt(settings: dict[str, Any], attempt: Any, part: Any) -> Iterator[Row]:
+    if not isinstance(attempt, dict):
+        raise LineRefused("bad_record", "an attempt is no object")
+    yield from _run({**settings, **attempt}, part)
+
+
+def _run(value: dict[str, Any], part: Any) -> Iterator[Row]:
+    history = objects(value.get("history"), "history")
+    messages = read_messages([_raw(entry) for entry in history])
+    if len(messages) != len(history):
+        raise LineRefused("bad_record", "an entry of the history holds more than one message")
+    info = _object(value.get("info"))
+    steps = value.get("trajectory")
+    steps = objects(steps, "trajectory") if steps else []
+    config = _object(decoded(value.get("replay_config")))
+    model = _object(_object(config.get("agent")).get("model"))
+    status, error = _status(info.get("exit_status"))
+    spoken = _spoken(history, info)
+    calls = _queried(history, messages, steps, spoken) or [
+        Call(place, messages[place], _fields(history[place])) for place in spoken
+    ]
+    last = spoken[-1] if spoken else -1
+    asked = _issue(history)
+    trajectory = Trajectory(
+        source=NAME,
+        conversation_id=_conversation(value, history, steps),
+        messages=messages,
+        exchanges=[
+            Exchange(
+                asked,
+                messages[asked].content if messages else "",
+                calls,
+                messages[last + 1 :],
+                status=status,
+                error=error,
+            )
+        ],
+        model=str(model.get("name") or AGENT),
+        task=_task(config),
+        params=canonical_json({k: model[k] for k in _SAMPLING if model.get(k) is not None}),
+    )
+    yield from rows(trajectory)
+    yield from _judged(trajectory, value, info, part)
+
+
+def _raw(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry as a chat message; the agents make one tool call a step."""
+    ids = entry.get("tool_call_ids")
+    kept = {k: entry[k] for k in ("role", "content", "tool_calls") if entry.get(k) is not None}
+    if "role" not in kept:
+        raise LineRefused("bad_record", "an entry of the history has no role")
+    return {**kept, "tool_call_id": ids[0]} if isinstance(ids, list) and ids else kept
+
+
+def _spoken(history: list[dict[str, Any]], info: dict[str, Any]) -> list[int]:
+    """Return the places of the agent's own steps."""
+    places = [
+        n
+        for n, entry in enumerate(history)
+        if entry["role"] == "assistant" and not entry.get("is_demo")
+    ]
+    if places and "exit_" in str(info.get("exit_status")):
+        last = history[places[-1]]
+        # The program's own note on why it stopped, such as "Exit due to cost limit".
+        if not last.get("action") and str(last.get("content")).startswith("Exit"):
+            del places[-1]
+    return places
+
+
+def _issue(history: list[dict[str, Any]]) -> int:
+    """Return the place of the message that sets the task."""
+    asked = (n for n, e in enumerate(history) if e["role"] == "user" and not e.get("is_demo"))
+    return next(asked, 0)
+
+
+def _queried(
+    history: list[dict[str, Any]],
+    messages: Sequence[Message],
+    steps: list[dict[str, Any]],
+    spoken: list[int],
+) -> list[Call]:
+    """Return the calls as the steps' queries have them; empty where they do not tell them all."""
+    waiting = list(spoken)
+    first = _issue(history) + 1
+    calls: list[Call] = []
+    for n, step in enumerate(steps):
+        query = step.get("query")
+        if not isinstance(query, list) or not any(query):
+            continue  # A step that the program added without asking the model.
+        seen = read_messages([_raw(entry) for entry in objects(query, "query")])
+        place = waiting[0] if waiting and _is_step(history[waiting[0]], step) else None
+        if place is None:
+            said = Message(role="assistant", content=str(step.get("response") or ""))
+            calls.append(Call(first + n, said, seen=seen))
+        else:
+            del waiting[0]
+            calls.append(Call(first + n, messages[place], _fields(history[place]), seen))
+    return [] if waiting else calls
+
+
+def _is_step(entry: dict[str, Any], step: dict[str, Any]) -> bool:
+    same_text = (entry.get("content") or "") == (step.get("response") or "")
+    return same_text and (entry.get("action") or "") == (step.get("action") or "")
+
+
+def _fields(entry: dict[str, Any]) -> Fields:
+    blocks = entry.get("thinking_blocks")
+    thought = read_answer(blocks).reasoning if isinstance(blocks, list) else None
+    return {"reasoning": thought}
+
+
+def _status(exit_status: Any) -> tuple[Status | None, str | None]:
+    """Return the turn's status and why; None leaves it to the calls."""
+    text = str(exit_status or "")
+    if not text or text.startswith("submitted"):
+        return None, None
+    return "failed", text
+
+
+def _conversation(
+    value: dict[str, Any], history: list[dict[str, Any]], steps: list[dict[str, Any]]
+) -> str:
+    """Return an id that a run keeps while its file is still growing.
+
+    Its first step tells it from other runs, by the time that took to the last digit; files of
+    before SWE-agent 1.0 have no such time and count as a whole.
+    """
+    timed = steps and isinstance(steps[0].get("execution_time"), float)
+    return content_id([value.get("environment"), steps[0] if timed else history])
+
+
+def _task(config: dict[str, Any]) -> str | None:
+    problem = _object(config.get("problem_statement")).get("id")
+    return str(problem) if problem else None
+
+
+def _judged(
+    trajectory: Trajectory, value: dict[str, Any], info: dict[str, Any], part: Any
+) -> Iterator[Row]:
+    about = {name: info[name] for name in _ABOUT_RUN if info.get(name) is not None}
+    if about:
+        yield comment(trajectory, "swe_agent", canonical_json(about))
+    resolved = next(
+        (
+            found["resolved"]
+            for found in (info, _object(info.get("report")), value, _object(value.get("report")))
+            if found.get("resolved") is not None
+        ),
+        None,
+    )
+    if isinstance(resolved, bool):
+        yield verdict(trajectory, "resolved", resolved)
+    elif resolved is not None:
+        yield refused("bad_score", f"resolved {resolved!r} is neither true nor false", part)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
