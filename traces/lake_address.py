@@ -47,27 +47,38 @@ class Address:
         return f"catalog {catalog!r}, files in {self.data or str(home / 'lake' / 'data')!r}"
 
 
-def settle_address(home: Path, config: LakeConfig) -> Address:
-    """Return the home's address, making the settings' one the home's if it has no lake yet.
+def address_of(home: Path, config: LakeConfig) -> Address:
+    """Return where the home's lake is, or where the settings would put its first one.
 
     Settings that name no address mean whatever the home has.
 
     Raises:
-        LakeAddressRefused: if they name another one, or one that cannot be used.
+        LakeAddressRefused: if they name another one than the home's, or one that cannot be used.
     """
     wanted = _parse(config)
     settled = read_address(home)
-    if wanted == Address() or wanted == settled:
+    if wanted in (Address(), settled):
         return settled
-    if settled != Address() or (home / "lake" / "catalog.sqlite").exists():
-        raise LakeAddressRefused(
-            f"The lake of {str(home)!r} has its {settled.describe(home)}; the settings want "
-            f"{wanted.describe(home)}. A lake does not move: use the settings it was made with, "
-            "or ingest the traces into another '--home'."
-        )
-    text = json.dumps(asdict(wanted), indent=1)
-    write_atomic(home / "lake" / FILE, text.encode() + b"\n")
-    return wanted
+    if settled == Address() and not (home / "lake" / "catalog.sqlite").exists():
+        return wanted
+    raise LakeAddressRefused(
+        f"The lake of {str(home)!r} has its {settled.describe(home)}; the settings want "
+        f"{wanted.describe(home)}. A lake does not move: use the settings it was made with, "
+        "or ingest the traces into another '--home'."
+    )
+
+
+def settle_address(home: Path, config: LakeConfig) -> Address:
+    """Return the home's address; the settings' one is the home's from now on if it had none.
+
+    Raises:
+        LakeAddressRefused: as `address_of` does; nothing is written then.
+    """
+    address = address_of(home, config)
+    if address != read_address(home):
+        text = json.dumps(asdict(address), indent=1)
+        write_atomic(home / "lake" / FILE, text.encode() + b"\n")
+    return address
 
 
 def read_address(home: Path) -> Address:
@@ -98,9 +109,9 @@ def attach(root: Path, address: Address, *, read_only: bool) -> "duckdb.DuckDBPy
     import duckdb
 
     _load_extensions(address)
-    connection = duckdb.connect(
-        config={"memory_limit": MEMORY_LIMIT, "allow_persistent_secrets": "false"}
-    )
+    # No secrets but those of this process's environment.
+    secrets = str(root / "tmp" / "secrets")
+    connection = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "secret_directory": secrets})
     try:
         connection.execute(f"SET temp_directory = {quoted(str(root / 'tmp'))}")
         connection.execute("SET TimeZone = 'UTC'")
@@ -235,8 +246,9 @@ def _data(text: str | None) -> str | None:
     if text is None:
         return None
     if not re.fullmatch(r"s3://[^/@\s]+(/[^\s?#]*)?", text):
+        shown = "holds an '@'" if "@" in text else f"is {text!r}"
         raise LakeAddressRefused(
-            f"Setting 'lake.data' is {text!r}, and must be like 's3://bucket/prefix'. Leave it "
-            "out for a folder in the home."
+            f"Setting 'lake.data' {shown}, and must be like 's3://bucket/prefix', without keys. "
+            "Leave it out for a folder in the home."
         )
     return text.rstrip("/")
