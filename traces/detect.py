@@ -12,20 +12,22 @@ from typing import Any, Protocol, cast
 
 from traces.errors import InputRefused
 from traces.importers import (
+    eval_protocol,
     litellm_log,
     mindlab,
     native,
     openai_log,
     openinference,
     otlp,
+    swe_agent,
+    tau_bench,
     tensorzero_tables,
+    who_and_when,
 )
 from traces.importers.rows import LineRefused, Row
-from traces.items import MALFORMED, Context, Item, is_json
+from traces.items import MALFORMED, Context, Item
 from traces.probe import probe
 from traces.source_file import SourceFile
-
-__all__ = ["FORMATS", "Context", "SourceFile", "Sources", "find_sources", "is_json", "parse_item"]
 
 
 class Importer(Protocol):
@@ -45,6 +47,10 @@ FORMATS = cast(
     (
         native,
         mindlab,
+        tau_bench,
+        who_and_when,
+        swe_agent,
+        eval_protocol,
         openinference,
         otlp,
         tensorzero_tables,
@@ -61,11 +67,6 @@ class Sources:
 
     files: tuple[SourceFile, ...]
     skipped: dict[str, str]
-
-    @property
-    def context(self) -> Context:
-        """The context of the first file."""
-        return self.files[0].context
 
     @property
     def format(self) -> str:
@@ -132,18 +133,6 @@ def parse_item(item: Item, context: Context) -> list[Row]:
 def refused_row(item: Item, context: Context, refusal: LineRefused) -> Row:
     """Return the quarantine row of a whole item."""
     return _quarantine_row(item, context, refusal.reason, str(refusal), item.raw)
-
-
-def parse_line(raw: bytes, context: Context) -> Row:
-    """Turn one line into a row.
-
-    Raises:
-        LineRefused: with the reason, if it is not a record of the format.
-    """
-    (row,) = parse_item(Item(0, raw), context)
-    if row.table == "quarantine":
-        raise LineRefused(row.values["reason"], row.values["detail"])
-    return row
 
 
 def _parse(value: Any, context: Context) -> Iterable[Row]:
