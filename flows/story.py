@@ -24,15 +24,22 @@ def tell_ingest(report: "IngestReport") -> None:
     f = report.funnel
     if not report.added:
         tell("          nothing new: all of it was ingested before")
-    for kind in ("hops", "turns", "feedback", "requests"):
-        if f.get(f"{kind}_in"):
-            added, known = f[f"{kind}_added"], f[f"{kind}_known"]
-            tell(f"          {kind}: {f[f'{kind}_in']} in, {added} new, {known} known already")
+    mixed = len(report.formats) > 1
+    for format, funnel in report.formats.items():
+        if mixed:
+            tell(f"          {format}: {funnel['files']} files")
+        for kind in ("hops", "turns", "feedback", "requests"):
+            if funnel[f"{kind}_in"]:
+                came, added, known = (funnel[f"{kind}_{n}"] for n in ("in", "added", "known"))
+                indent = "  " if mixed else ""
+                tell(f"          {indent}{kind}: {came} in, {added} new, {known} known already")
+    for name, sentences in report.noticed.items():
+        tell(f"          {name} {'; '.join(sentences)}")
     if f.get("turns_joined") or f.get("turns_updated"):
         tell(f"          turns joined from hops: {f.get('turns_joined', 0)} new, "
              f"{f.get('turns_updated', 0)} updated")  # fmt: skip
     if report.quarantined:
-        tell(f"          set aside: {_counts(report.quarantined)} ('flows sql' on quarantine)")
+        tell(f"          set aside: {_counts(report.quarantined)} ('flows quarantine list')")
     if report.waiting_bytes:
         tell(f"          waiting: {report.waiting_bytes} bytes of an unfinished last line")
 

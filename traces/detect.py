@@ -13,6 +13,8 @@ from typing import Any, Protocol, cast
 from traces.errors import InputRefused
 from traces.importers import (
     eval_protocol,
+    langfuse_export,
+    langsmith_runs,
     litellm_log,
     mindlab,
     native,
@@ -53,6 +55,8 @@ FORMATS = cast(
         eval_protocol,
         openinference,
         otlp,
+        langfuse_export,
+        langsmith_runs,
         tensorzero_tables,
         litellm_log,
         openai_log,

@@ -9,7 +9,6 @@ and an offset never runs ahead of its rows. In: `<home>` and a path. Out: an
 `IngestReport` with the funnel. By hand: `flows run ingest PATH`.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,10 +19,12 @@ import duckdb
 
 from serving.records import Record
 from traces.bodies import store_bodies
-from traces.detect import Context, SourceFile, find_sources, is_json, parse_line
-from traces.importers.rows import LineRefused, Row
+from traces.detect import find_sources, parse_item
+from traces.items import Batch
 from traces.lake import Lake
-from traces.source import Line, Offset, open_source, read_lines, resume
+from traces.notice import KnownOffset, notice
+from traces.source import Offset
+from traces.source_file import SourceFile
 from traces.turns import refresh_turns, store_recorded
 
 BATCH_LINES = 4096
@@ -44,6 +45,10 @@ class IngestReport(Record):
     funnel: dict[str, int]
     """`hops_in`, `hops_added`, `hops_known`, the same for `feedback`, `requests` and
     recorded `turns`; `turns_joined`, `turns_updated`; `quarantined`."""
+    formats: dict[str, dict[str, int]]
+    """The funnel of each format by itself, and its `files`."""
+    noticed: dict[str, list[str]]
+    """Files that were rotated, renamed, truncated or rewritten since they were read last."""
     quarantined: dict[str, int]
     """Lines set aside by this ingest, by reason."""
     skipped: dict[str, str]
@@ -82,7 +87,8 @@ def ingest(
     done = 0
     with Lake.open(home) as lake:
         for file in sources.files:
-            for consumed in _ingest_file(lake, file, sources.context, counts, batch_lines):
+            counts.formats.setdefault(file.format, Counter())["files"] += 1
+            for consumed in _ingest_file(lake, file, counts, batch_lines):
                 if progress is not None:
                     progress(min(done + consumed, total), total)
             done += file.size_bytes
@@ -96,6 +102,8 @@ def ingest(
         format=sources.format,
         files=len(sources.files),
         funnel=counts.as_funnel(),
+        formats={name: _with_known(funnel) for name, funnel in sorted(counts.formats.items())},
+        noticed=counts.noticed,
         quarantined=dict(sorted(counts.quarantined.items())),
         skipped=sources.skipped,
         waiting_bytes=counts.waiting_bytes,
@@ -107,87 +115,53 @@ def ingest(
 class _Counts:
     funnel: Counter[str] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
+    formats: dict[str, Counter[str]] = field(default_factory=dict)
+    noticed: dict[str, list[str]] = field(default_factory=dict)
     waiting_bytes: int = 0
 
     def as_funnel(self) -> dict[str, int]:
-        for table in ("hops", "turns", "feedback", "requests"):
-            known = self.funnel[f"{table}_in"] - self.funnel[f"{table}_added"]
-            self.funnel[f"{table}_known"] = known
-        self.funnel["quarantined"] = sum(self.quarantined.values())
-        return dict(sorted(self.funnel.items()))
+        """Return the funnel of all formats together."""
+        whole = sum(self.formats.values(), self.funnel.copy())
+        return _with_known(whole) | {"quarantined": whole["quarantined"]}
 
 
-def _ingest_file(
-    lake: Lake, file: SourceFile, context: Context, counts: _Counts, batch_lines: int
-) -> Iterator[int]:
+def _with_known(funnel: Counter[str]) -> dict[str, int]:
+    counts = dict(funnel)
+    for table in ("hops", "turns", "feedback", "requests"):
+        counts[f"{table}_in"] = funnel[f"{table}_in"]
+        counts[f"{table}_added"] = funnel[f"{table}_added"]
+        counts[f"{table}_known"] = funnel[f"{table}_in"] - funnel[f"{table}_added"]
+    return dict(sorted(counts.items()))
+
+
+def _ingest_file(lake: Lake, file: SourceFile, counts: _Counts, batch_lines: int) -> Iterator[int]:
     """Commit a file batch by batch; yield the bytes consumed after each."""
-    known = lake.connection.execute(
-        "SELECT consumed_bytes, consumed_digest FROM offsets WHERE source_id = $id",
-        {"id": file.source_id},
+    known = _known_offsets(lake, file)
+    own = [k.offset for k in known if k.source_id == file.source_id]
+    for batch in file.batches(own, batch_lines, BATCH_BYTES):
+        _commit(lake, file, _parse(file, batch), batch.before, batch.after, counts)
+        yield batch.done_bytes
+    counts.waiting_bytes += file.waiting_bytes
+    if sentences := notice(file, known):
+        counts.noticed[file.name] = sentences
+
+
+def _known_offsets(lake: Lake, file: SourceFile) -> list[KnownOffset]:
+    rows = lake.connection.execute(
+        "SELECT source_id, name, consumed_bytes, consumed_digest FROM offsets "
+        "WHERE source_id = $id OR name = $name",
+        {"id": file.source_id, "name": file.name},
     ).fetchall()
-    prefix = resume(file.path, [Offset(int(size), digest) for size, digest in known])
-    with open_source(file.path) as stream:
-        stream.seek(prefix.length)
-        lines = _settled(read_lines(stream, prefix.length), counts)
-        for batch in _batches(lines, batch_lines):
-            before = prefix.offset()
-            rows = _parse(file, context, batch)
-            for line in batch:
-                prefix.update(line.raw)
-            _commit(lake, file, rows, before, prefix.offset(), counts)
-            yield prefix.length
+    return [KnownOffset(row[0], row[1], Offset(int(row[2]), row[3])) for row in rows]
 
 
-def _settled(lines: Iterator[Line], counts: _Counts) -> Iterator[Line]:
-    """Leave out an open last line unless it is whole JSON: it may still be being written."""
-    for line in lines:
-        if not line.closed and not is_json(line.raw):
-            counts.waiting_bytes += len(line.raw)
-            return
-        yield line
-
-
-def _batches(lines: Iterator[Line], batch_lines: int) -> Iterator[list[Line]]:
-    batch: list[Line] = []
-    size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line.raw)
-        if len(batch) >= batch_lines or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _parse(file: SourceFile, context: Context, lines: list[Line]) -> dict[str, list[Any]]:
-    """Parse lines to rows by table; a line that is not a record becomes a quarantine row."""
+def _parse(file: SourceFile, batch: Batch) -> dict[str, list[Any]]:
+    """Parse items to rows by table; one that is not a record becomes a quarantine row."""
     rows: dict[str, list[Any]] = {}
-    for line in lines:
-        try:
-            if line.corrupt is not None:
-                raise LineRefused("corrupt_gzip", line.corrupt)
-            if not line.raw.strip():
-                continue
-            row = parse_line(line.raw, context)
-        except LineRefused as refusal:
-            row = _quarantine_row(file, line, refusal)
-        rows.setdefault(row.table, []).append(row.values)
+    for item in batch.items:
+        for row in parse_item(item, file.context):
+            rows.setdefault(row.table, []).append(row.values)
     return rows
-
-
-def _quarantine_row(file: SourceFile, line: Line, refusal: LineRefused) -> Row:
-    content = line.raw.strip() or file.source_id.encode()
-    key = hashlib.sha256(refusal.reason.encode() + b"\n" + content).hexdigest()
-    values = {
-        "quarantine_id": f"sha256:{key}",
-        "source": file.path.name,
-        "position": line.start,
-        "reason": refusal.reason,
-        "detail": str(refusal)[:2000],
-        "raw": line.raw,
-    }
-    return Row("quarantine", values)
 
 
 def _commit(
@@ -212,12 +186,14 @@ def _commit(
         store_bodies(connection, [row for row in rows.get("hops", ()) if row["hop_id"] in fresh])
         added["turns"] = store_recorded(lake, rows.get("turns", []))
         if before != after:
-            lake.move_offset(file.source_id, file.path.name, before, after, file.format)
+            lake.move_offset(file.source_id, file.name, before, after, file.format)
         return added
 
     added = lake.commit(work)
     reasons = {row["quarantine_id"]: row["reason"] for row in rows.get("quarantine", ())}
     counts.quarantined.update(reasons[key] for key in added.get("quarantine", ()))
+    funnel = counts.formats[file.format]
+    funnel["quarantined"] += len(added.get("quarantine", ()))
     for table in rows.keys() - {"quarantine"}:
-        counts.funnel[f"{table}_in"] += len(rows[table])
-        counts.funnel[f"{table}_added"] += len(added[table])
+        funnel[f"{table}_in"] += len(rows[table])
+        funnel[f"{table}_added"] += len(added[table])

@@ -98,7 +98,7 @@ def _probe_as(
             if form == "lines" and format == STREAMED_FORMAT:
                 form = "chunks"
             known = head if form in ("parquet", "csv") else first.raw
-            context = Context(format, path.name, source_id(known), summary_prompt(path.parent))
+            context = Context(format, str(name), source_id(known), summary_prompt(path.parent))
             return SourceFile(path, form, context, path.stat().st_size, columns)
         if form != "csv" or len(value) > 1:
             reason = reason or f"is {_KINDS[form]} of an unknown format; {_shape(value)}"

@@ -49,14 +49,6 @@ class Piece:
     decoded: bool = False
     """Whether `value` is the item's."""
 
-    @property
-    def corrupt(self) -> str | None:
-        """Why nothing after this point can be read."""
-        return None if self.refusal is None else str(self.refusal)
-
-
-Line = Piece
-
 
 @dataclass(frozen=True, slots=True)
 class Offset:

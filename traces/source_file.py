@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal
 from traces.chunks import ChunkReader, is_whole
 from traces.documents import Document
 from traces.items import Batch, Context, Filling, Item, is_json
-from traces.source import Offset, Piece, file_offset, open_source, read_lines, resume
+from traces.source import Offset, Piece, PrefixHash, file_offset, open_source, read_lines, resume
 from traces.tabular import csv_rows, parquet_rows
 
 Form = Literal["lines", "chunks", "document", "parquet", "csv"]
@@ -36,6 +36,10 @@ class SourceFile:
     """Columns of a table that its folders name."""
     waiting_bytes: int = 0
     """Bytes of a torn last item that were left for the next time, once it was read."""
+    resumed: Offset = field(default_factory=Offset)
+    """What of it was known already, once it was read."""
+    read_bytes: int = 0
+    """Unpacked bytes of it that are consumed now."""
 
     @property
     def format(self) -> str:
@@ -71,7 +75,7 @@ class SourceFile:
         return self._text(known, filling)
 
     def _text(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
-        prefix = resume(self.path, known)
+        prefix = self._resume(known)
         before = prefix.offset()
         with open_source(self.path) as stream:
             _skip(stream, prefix.length)
@@ -82,9 +86,15 @@ class SourceFile:
                     before = prefix.offset()
             if before != prefix.offset() or filling.items:
                 yield Batch(filling.take(), before, prefix.offset(), prefix.length)
+        self.read_bytes = prefix.length
+
+    def _resume(self, known: list[Offset]) -> PrefixHash:
+        prefix = resume(self.path, known)
+        self.resumed = prefix.offset() if prefix.length else Offset()
+        return prefix
 
     def _chunks(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
-        prefix = resume(self.path, known)
+        prefix = self._resume(known)
         before = settled = prefix.offset()
         reader = ChunkReader()
         with open_source(self.path) as stream:
@@ -98,6 +108,7 @@ class SourceFile:
                     yield Batch(filling.take(), before, settled, prefix.length)
                     before = settled
         self.waiting_bytes += reader.unfinished_bytes
+        self.read_bytes = prefix.length
         if before != settled or filling.items:
             yield Batch(filling.take(), before, settled, prefix.length)
 
@@ -118,6 +129,7 @@ class SourceFile:
     def _tabular(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
         whole = file_offset(self.path)
         if whole in known:
+            self.resumed = whole
             return
         read = parquet_rows if self.form == "parquet" else csv_rows
         nothing = Offset()
