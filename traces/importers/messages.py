@@ -24,7 +24,7 @@ _ROLES: dict[str, Role] = {
     "user": "user", "human": "user",
     "assistant": "assistant", "ai": "assistant", "model": "assistant",
     "aimessagechunk": "assistant",
-    "tool": "tool", "function": "tool",
+    "tool": "tool", "function": "tool", "toolresult": "tool",
 }  # fmt: skip
 _FINISH = {
     "stop": "stop", "end_turn": "stop", "stop_sequence": "stop", "eos": "stop", "completed": "stop",
