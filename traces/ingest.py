@@ -44,7 +44,8 @@ class IngestReport(Record):
     files: int
     funnel: dict[str, int]
     """`hops_in`, `hops_added`, `hops_known`, the same for `feedback`, `requests` and
-    recorded `turns`; `turns_joined`, `turns_updated`; `quarantined`."""
+    recorded `turns`; `turns_joined`, `turns_updated`; `quarantined`; `skipped_<what>`, parts
+    that are no record, such as `skipped_span_tool`."""
     formats: dict[str, dict[str, int]]
     """The funnel of each format by itself, and its `files`."""
     noticed: dict[str, list[str]]
@@ -173,6 +174,9 @@ def _commit(
     counts: _Counts,
 ) -> None:
     """Store rows and offset in one transaction, and count what was new."""
+    # Parts of a source that are no record and nothing to mend, such as a tool's span.
+    skipped = Counter(str(row["reason"]) for row in rows.pop("skipped", ()))
+    counts.formats[file.format].update({f"skipped_{why}": n for why, n in skipped.items()})
     if before == after and not rows:
         return
 
