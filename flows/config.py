@@ -18,6 +18,8 @@ from serving.config import ServeConfig
 from serving.errors import MolError
 from serving.records import content_id
 from serving.slots import DEFAULT_PROFILE
+from traces.config import LakeConfig
+from traces.locations import is_url
 from training.config import HeadConfig, TrainConfig
 
 
@@ -47,6 +49,14 @@ class SlotPolicy(BaseModel):
     """Turns that must be blamed on a slot before it is considered."""
 
 
+def _path_unless_url(value: Any) -> Any:
+    return Path(value) if isinstance(value, str) and not is_url(value) else value
+
+
+Source = Annotated[Path | str, BeforeValidator(_path_unless_url)]
+"""A path, or a URL as text: `Path` would take one of its two slashes."""
+
+
 class Settings(BaseModel):
     """Everything a run may be told."""
 
@@ -58,8 +68,8 @@ class Settings(BaseModel):
     """Hugging Face folder of the frozen base model."""
     profile: Path = DEFAULT_PROFILE
     """TOML file with slots and prompts of the MoL server."""
-    sources: tuple[Path, ...] = ()
-    """Trace files or folders to ingest; none are the spool that `flows serve` writes."""
+    sources: tuple[Source, ...] = ()
+    """Trace files, folders or URLs to ingest; none are the spool that `flows serve` writes."""
     first_adapters: Path | None = None
     """Folder with a PEFT folder for each slot, the champions of a new registry."""
     engine: str = "embedded"
@@ -77,6 +87,7 @@ class Settings(BaseModel):
     gate: GateConfig = GateConfig()
     suites: SuiteSizes = SuiteSizes()
     serve: ServeConfig = ServeConfig()
+    lake: LakeConfig = LakeConfig()
 
     @property
     def train_config(self) -> TrainConfig:
@@ -86,7 +97,7 @@ class Settings(BaseModel):
     @property
     def learning_digest(self) -> str:
         """Content id of all that decides what a cycle learns and how it is judged."""
-        apart = {"home", "base", "sources", "registry", "head", "serve"}
+        apart = {"home", "base", "sources", "registry", "head", "serve", "lake"}
         raw = self.model_dump(mode="json", exclude=apart)
         return content_id(raw)
 
