@@ -276,10 +276,13 @@ def _dated(answered: Answered, chunk: dict[str, Any]) -> Answered:
 def _is_chunk(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
+    choices = list(_dicts(value.get("choices")))
+    if any("delta" in choice for choice in choices):
+        return True
+    # Tracers put a stream together and leave its `object` as it was.
+    whole = any("message" in choice for choice in choices)
     kind = str(value.get("object") or value.get("type") or "")
-    choices = value.get("choices")
-    delta = isinstance(choices, list) and any(isinstance(c, dict) and "delta" in c for c in choices)
-    return kind.endswith(".chunk") or kind.startswith("response.") or delta
+    return not whole and (kind.endswith(".chunk") or kind.startswith("response."))
 
 
 def _delta_form(chunk: dict[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _trace(value: dict[str, Any]) -> Iterator[Row]:
     # The API's list of traces names its observations only by their ids.
     inner = [(name, part) for name, part in inner if not isinstance(part, str)]
     if not inner:
-        yield Row("skipped", {"reason": "a trace without its observations"})
+        yield Row("skipped", {"reason": "trace"})
     head = {k: v for k, v in value.items() if k not in ("observations", "scores")}
     for name, part in inner:
         whole = {**context, **_known(part)} if isinstance(part, dict) else part
@@ -126,7 +126,7 @@ def _known(part: dict[str, Any]) -> dict[str, Any]:
 
 def _observation(row: dict[str, Any]) -> Row:
     if row["type"] != "GENERATION":
-        return Row("skipped", {"reason": f"an observation of type {row['type']}"})
+        return Row("skipped", {"reason": f"observation_{row['type'].lower()}"})
     model = text_cell(row, "provided_model_name", "providedModelName", "model")
     if model is None:
         raise LineRefused("no_model", "the generation names no model (export field group 'model')")
@@ -210,7 +210,7 @@ def _params(row: dict[str, Any]) -> dict[str, Any]:
 def _score(row: dict[str, Any]) -> Row:
     target = _target(row)
     if target is None:
-        return Row("skipped", {"reason": "a score of no trace, observation or session"})
+        return Row("skipped", {"reason": "score_of_no_call"})
     kind = str(cell(row, "data_type", "dataType"))
     text = text_cell(row, "string_value", "stringValue")
     score = number(row.get("value"))

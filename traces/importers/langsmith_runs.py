@@ -83,7 +83,7 @@ def _run(row: dict[str, Any]) -> Iterator[Row]:
         yield hop_row(_hop(row, run_id, turn_id, started_at))
         target = ("response", run_id)
     else:
-        yield Row("skipped", {"reason": f"a run of type {row['run_type']}"})
+        yield Row("skipped", {"reason": f"run_{row['run_type']}"})
     at = moment(cell(row, "end_time")) or started_at
     for name, told in mapping(row.get("feedback_stats")).items():
         stats = mapping(told)
@@ -110,9 +110,8 @@ def _hop(row: dict[str, Any], run_id: str, turn_id: str, started_at: datetime) -
         for name in ("ls_temperature", "ls_max_tokens", "ls_stop")
         if metadata.get(name) is not None
     }
-    told = {name: v for name, v in invoked.items() if name not in _APART}
+    told = {name: v for name, v in invoked.items() if name not in _APART and v is not None}
     tools = read_tools(invoked.get("tools") or invoked.get("functions"))
-    first_at = moment(cell(row, "first_token_time"))
     return Hop(
         source=NAME,
         conversation_id=text_cell(metadata, *_SESSION) or turn_id.removeprefix(f"{NAME}:"),
@@ -126,7 +125,7 @@ def _hop(row: dict[str, Any], run_id: str, turn_id: str, started_at: datetime) -
         params=canonical_json({**asked.params, **sampling, **told, **_facts(row)}),
         started_at=started_at,
         duration_s=seconds_between(started_at, moment(cell(row, "end_time"))) or 0.0,
-        ttft_s=seconds_between(started_at, first_at),
+        ttft_s=seconds_between(started_at, _first_token_at(row)),
         span_id=run_id,
         workload=text_cell(metadata, "langgraph_node"),
         **answered.fields(),
@@ -136,8 +135,9 @@ def _hop(row: dict[str, Any], run_id: str, turn_id: str, started_at: datetime) -
 def _answered(row: dict[str, Any]) -> Answered:
     outputs = decoded(row.get("outputs"))
     answered = read_output(outputs)
-    error = text_cell(row, "error")
-    if error is not None or row.get("status") == "error":
+    # After the error itself comes its traceback, without a space between.
+    error = (text_cell(row, "error") or "").partition("Traceback (most recent")[0].strip() or None
+    if cell(row, "error") is not None or row.get("status") == "error":
         answered = replace(answered, status="engine_error", error=error or "error")
     elif row.get("status") == "pending" or (not cell(row, "end_time") and not outputs):
         answered = replace(answered, status="abandoned", error="the run did not end")
@@ -148,6 +148,13 @@ def _answered(row: dict[str, Any]) -> Answered:
     if usage.cached_tokens is None and details:
         usage = replace(usage, cached_tokens=read_usage(details).cached_tokens)
     return replace(answered, usage=usage)
+
+
+def _first_token_at(row: dict[str, Any]) -> datetime | None:
+    told = moment(cell(row, "first_token_time"))
+    events = (event for event in items(row.get("events")) if isinstance(event, dict))
+    tokens = (moment(event.get("time")) for event in events if event.get("name") == "new_token")
+    return told or next(tokens, None)
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +227,7 @@ def _feedback(row: dict[str, Any]) -> Row:
     elif run_id is not None:
         target = ("response", run_id)
     else:
-        return Row("skipped", {"reason": "a feedback about no run"})
+        return Row("skipped", {"reason": "feedback_of_no_run"})
     source = mapping(row.get("feedback_source"))
     at = moment(cell(row, "modified_at", "created_at")) or UNDATED
     user = text_cell(source, "user_id", "user_name") or text_cell(

@@ -57,7 +57,7 @@ def parse(value: Any) -> Iterable[Row]:
         raise LineRefused("unknown_kind", "no LiteLLM payload: it has no startTime and model")
     kind = str(value.get("call_type") or "completion")
     if not _is_chat(kind):
-        yield Row("skipped", {"reason": f"call_type {kind}"})
+        yield Row("skipped", {"reason": f"call_{kind}"})
         return
     yield hop_row(_hop(value))
 

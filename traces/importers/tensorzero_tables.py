@@ -27,12 +27,12 @@ from traces.importers.signals import signal
 NAME = "tensorzero"
 
 _SKIPPED = (
-    ("ModelInference", ("inference_id", "raw_response")),
-    ("ModelInference", ("inference_id", "model_provider_name")),
-    ("ModelInferenceCache", ("long_cache_key",)),
-    ("BatchRequest", ("batch_id", "batch_params")),
-    ("BatchModelInference", ("batch_id", "inference_id")),
-    ("DynamicInContextLearningExample", ("namespace", "embedding")),
+    ("model_inference", ("inference_id", "raw_response")),
+    ("model_inference", ("inference_id", "model_provider_name")),
+    ("model_inference_cache", ("long_cache_key",)),
+    ("batch_request", ("batch_id", "batch_params")),
+    ("batch_model_inference", ("batch_id", "inference_id")),
+    ("dynamic_in_context_learning_example", ("namespace", "embedding")),
 )
 _AGENTS = ("tensorzero::evaluator_inference_id", "tensorzero::evaluator_name")
 _HUMAN = "tensorzero::human_feedback"
@@ -59,7 +59,7 @@ def parse(value: Any) -> Iterable[Row]:
         case None:
             raise LineRefused("unknown_kind", f"a row of none of TensorZero's tables: {[*value]}")
         case other:
-            yield Row("skipped", {"reason": f"a {other} row"})
+            yield Row("skipped", {"reason": other})
 
 
 def _table(row: dict[str, Any]) -> str | None:
@@ -103,11 +103,11 @@ def _inference(row: dict[str, Any]) -> Iterable[Row]:
 def _datapoint(row: dict[str, Any]) -> Row:
     """Return the hop of a dataset row: an answer to learn from, by nobody that is known."""
     if _true(row.get("is_deleted")):
-        return Row("skipped", {"reason": "a deleted datapoint"})
+        return Row("skipped", {"reason": "datapoint_deleted"})
     if row.get("staled_at"):
-        return Row("skipped", {"reason": "a datapoint that an edit replaced"})
+        return Row("skipped", {"reason": "datapoint_replaced"})
     if decoded(row.get("output")) in (None, "", [], {}):
-        return Row("skipped", {"reason": "a datapoint without output"})
+        return Row("skipped", {"reason": "datapoint_without_output"})
     return hop_row(_hop(row, _required(row, "id"), served=None, output=row["output"]))
 
 
