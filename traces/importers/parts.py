@@ -257,7 +257,10 @@ _READERS: dict[str, Callable[[Content, dict[str, Any]], None]] = {
     "refusal": _refusal,
     **dict.fromkeys(("reasoning", "thinking", "reasoning_text", "reasoning_content"), _reasoning),
     **dict.fromkeys(
-        ("tool_call", "tool-call", "toolcall", "tool_use", "function_call", "function", "custom_tool_call"),
+        (
+            "tool_call", "tool-call", "toolcall", "tool_use", "function_call", "function",
+            "custom_tool_call",
+        ),
         _call,
     ),
     **dict.fromkeys(
