@@ -14,6 +14,7 @@ from traces.chunks import begins_stream
 from traces.importers.mindlab import summary_prompt
 from traces.importers.rows import LineRefused
 from traces.items import Context, Item, is_json
+from traces.session_lines import begins_session
 from traces.source import Corrupt, open_source, read_some, source_id
 from traces.source_file import Form, SourceFile, file_items
 from traces.tabular import partition_columns
@@ -64,6 +65,8 @@ def _forms(head: bytes) -> tuple[Form, ...] | str:
     line, newline, _ = text.partition(b"\n")
     if b"\0" in (line if text.startswith((b"{", b"[")) else head):
         return "is binary, not JSON lines"
+    if newline and begins_session(line):
+        return ("session", "lines")
     if begins_stream(line):
         return ("chunks", "lines")
     if text.startswith(b"["):
@@ -98,6 +101,8 @@ def _probe_as(
             if form == "lines" and format == STREAMED_FORMAT:
                 form = "chunks"
             known = head if form in ("parquet", "csv") else first.raw
+            if form == "session":
+                known = head.partition(b"\n")[0]
             context = Context(format, str(name), source_id(known), summary_prompt(path.parent))
             return SourceFile(path, form, context, path.stat().st_size, columns)
         if form != "csv" or len(value) > 1:
@@ -108,6 +113,7 @@ def _probe_as(
 _KINDS: dict[Form, str] = {
     "lines": "JSON",
     "chunks": "a stream of events",
+    "session": "a session",
     "document": "JSON",
     "parquet": "a Parquet table",
     "csv": "a CSV table",

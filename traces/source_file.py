@@ -14,10 +14,11 @@ from typing import BinaryIO, Literal
 from traces.chunks import ChunkReader, is_whole
 from traces.documents import Document
 from traces.items import Batch, Context, Filling, Item, is_json
+from traces.session_lines import session_items
 from traces.source import Offset, Piece, PrefixHash, file_offset, open_source, read_lines, resume
 from traces.tabular import csv_rows, parquet_rows
 
-Form = Literal["lines", "chunks", "document", "parquet", "csv"]
+Form = Literal["lines", "chunks", "session", "document", "parquet", "csv"]
 """How a file holds its items."""
 
 BATCH_ITEMS = 4096
@@ -70,6 +71,8 @@ class SourceFile:
         filling = Filling(max_items, max_bytes)
         if self.form in ("parquet", "csv"):
             return self._tabular(known, filling)
+        if self.form == "session":
+            return self._session(known)
         if self.form == "chunks":
             return self._chunks(known, filling)
         return self._text(known, filling)
@@ -138,6 +141,15 @@ class SourceFile:
                 yield Batch(filling.take(), nothing, nothing, row.done_bytes)
         # The offset comes last: a killed ingest begins the file again.
         yield Batch(filling.take(), nothing, whole, whole.consumed_bytes)
+
+    def _session(self, known: list[Offset]) -> Iterator[Batch]:
+        whole = file_offset(self.path)
+        if whole in known:
+            self.resumed = whole
+            return
+        with open_source(self.path) as stream:
+            items, self.waiting_bytes = session_items(stream)
+        yield Batch(items, Offset(), whole, whole.consumed_bytes)
 
 
 def file_items(path: Path, form: Form, columns: Mapping[str, str]) -> Iterator[Item]:

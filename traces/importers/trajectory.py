@@ -43,10 +43,12 @@ class Call:
 
     place: int
     """Index of its message in the trajectory."""
-    said: Message
+    said: Message | None
     fields: Fields = field(default_factory=dict)
     seen: Sequence[Message] | None = None
     """What it saw; None stands for all messages before its place."""
+    supersedes: int | None = None
+    """Place of the earlier attempt at the same call that this one replaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +129,22 @@ def rows(trajectory: Trajectory) -> Iterator[Row]:
     # Every hop repeats the messages of the one before: each is rendered once.
     known: dict[Message, Body] = {}
     bodies = [_body(message, known) for message in trajectory.messages]
+    ids: dict[int, str] = {}
     for position, exchange in enumerate(trajectory.exchanges):
-        hop_ids: list[str] = []
+        name = exchange.name or str(position)
         hops: list[Hop] = []
         for call in exchange.calls:
-            hop = _hop(trajectory, turn_id(trajectory, exchange.name or str(position)), call)
+            replaced = None if call.supersedes is None else ids.get(call.supersedes)
+            hop = _hop(trajectory, turn_id(trajectory, name), call, replaced)
             if call.seen is None:
                 row = hop_row(hop, bodies[: call.place])
             else:
                 row = hop_row(hop, [_body(message, known) for message in call.seen])
-            hop_ids.append(row.values["hop_id"])
+            ids[call.place] = row.values["hop_id"]
             # The turn needs all of a hop but what it saw, which is most of its bytes.
             hops.append(hop.model_copy(update={"messages": ()}))
             yield row
+        hop_ids = [ids[call.place] for call in exchange.calls]
         yield turn_row(_turn(trajectory, position, exchange, hops, hop_ids), "recorded")
 
 
@@ -234,7 +239,7 @@ def _body(message: Message, known: dict[Message, Body]) -> Body:
     return known[message]
 
 
-def _hop(trajectory: Trajectory, turn: str, call: Call) -> Hop:
+def _hop(trajectory: Trajectory, turn: str, call: Call, supersedes: str | None) -> Hop:
     known: dict[str, Any] = {
         "model": trajectory.model,
         "tools": trajectory.tools,
@@ -255,6 +260,7 @@ def _hop(trajectory: Trajectory, turn: str, call: Call) -> Hop:
         role="answer",
         messages=tuple(seen),
         completion=call.said,
+        supersedes=supersedes,
         **{**known, **call.fields},
     )
 
