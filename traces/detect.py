@@ -16,6 +16,7 @@ from traces.importers import (
     langfuse_export,
     langsmith_runs,
     litellm_log,
+    metaclaw,
     mindlab,
     mlflow_traces,
     native,
@@ -50,6 +51,7 @@ FORMATS = cast(
     (
         native,
         mindlab,
+        metaclaw,
         tau_bench,
         who_and_when,
         swe_agent,
