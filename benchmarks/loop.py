@@ -39,7 +39,8 @@ def measure(seed: int, quick: bool, shuffle: bool) -> dict[str, Any]:
     console.Mode.json = True
     settings = load_settings(CONFIG, overrides={"seed": seed})
     with tempfile.TemporaryDirectory(prefix="mol-loop-") as folder:
-        sources = [file for source in settings.sources for file in sorted(source.glob("*.gz"))]
+        folders = [Path(source) for source in settings.sources]
+        sources = [file for folder in folders for file in sorted(folder.glob("*.gz"))]
         if quick:
             sources = sources[:1]
         traces = Path(folder, "traces")

@@ -83,6 +83,9 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
     ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Ingest again whenever PATH grows, until Ctrl-C.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the loop or one stage; any setting is a dotted flag, as in --training.epochs 3."""
@@ -102,6 +105,13 @@ def run(
     )
     from flows import manual
 
+    if follow:
+        if stage is not Stage.ingest or dry_run:
+            raise typer.BadParameter("--follow is for 'flows run ingest', without --dry-run.")
+        from flows.follow import follow_source
+
+        follow_source(settings)
+        return
     if dry_run:
         _out(manual.plan(settings, stage.value), as_json)
         return

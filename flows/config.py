@@ -8,9 +8,9 @@ settings are written beside every cycle's record.
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from curation.config import CurationConfig
 from promotion.config import GateConfig
@@ -70,6 +70,8 @@ class Settings(BaseModel):
     """TOML file with slots and prompts of the MoL server."""
     sources: tuple[Source, ...] = ()
     """Trace files, folders or URLs to ingest; none are the spool that `flows serve` writes."""
+    format: str | None = None
+    """Format of the sources, as 'flows run ingest' says it; None detects it from the content."""
     first_adapters: Path | None = None
     """Folder with a PEFT folder for each slot, the champions of a new registry."""
     engine: str = "embedded"
@@ -97,7 +99,7 @@ class Settings(BaseModel):
     @property
     def learning_digest(self) -> str:
         """Content id of all that decides what a cycle learns and how it is judged."""
-        apart = {"home", "base", "sources", "registry", "head", "serve", "lake"}
+        apart = {"home", "base", "sources", "format", "registry", "head", "serve", "lake"}
         raw = self.model_dump(mode="json", exclude=apart)
         return content_id(raw)
 

@@ -49,7 +49,8 @@ def check(settings: Settings, stage: str) -> None:
         MolError: the first thing that is wrong, and what to do about it.
     """
     from promotion.suites.suite import primary_suite
-    from traces.detect import find_sources
+    from traces.detect import check_format, find_sources
+    from traces.locations import local_path
     from training.artifact import BaseNotFound
 
     profile = stages.profile_in_force(settings)
@@ -62,8 +63,12 @@ def check(settings: Settings, stage: str) -> None:
             f"Which slot? Name one of {', '.join(profile.labels)} with '--slot'."
         )
     if stage in ("cycle", "ingest"):
+        check_format(settings.format)
         for source in stages.named_sources(settings):
-            find_sources(source)
+            # What is behind a URL is known once it has been fetched.
+            path = local_path(source)
+            if path is not None:
+                find_sources(path, settings.format)
     if stage in ("cycle", "train", "gate") and not (settings.base / "config.json").is_file():
         raise BaseNotFound(
             f"No base model in {str(settings.base)!r}. Fetch the default one with "
@@ -154,13 +159,18 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
         MolError: if the run could not start.
     """
     from traces.detect import find_sources
+    from traces.locations import local_path, shown
 
     check(settings, stage)
     order = ["ingest", "attribute", "curate", "train", "gate", "promote"]
     steps: list[dict[str, Any]] = []
     sources = stages.named_sources(settings) if stage in ("cycle", "ingest") else ()
     for source in sources:
-        found = find_sources(source)
+        path = local_path(source)
+        if path is None:
+            steps.append({"stage": "ingest", "would": f"fetch {shown(source)}"})
+            continue
+        found = find_sources(path, settings.format)
         size = sum(file.size_bytes for file in found.files)
         what = f"{len(found.files)} files of {source} as {found.format}, {size:,} bytes"
         steps.append({"stage": "ingest", "would": what})

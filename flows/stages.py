@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.config import Settings
+from flows.config import Settings, Source
 from serving.errors import MolError
 from serving.records import content_id, short_digest
 from serving.slot_table import SlotEntry, SlotFile, effective_profile, traits_of
@@ -46,11 +46,14 @@ def ingest_stage(settings: Settings, progress: Progress | None = None) -> "list[
     """Bring every source into the lake."""
     from traces.ingest import ingest
 
-    return [ingest(settings.home, source, progress=progress) for source in named_sources(settings)]
+    return [
+        ingest(settings.home, source, settings.format, progress=progress)
+        for source in named_sources(settings)
+    ]
 
 
-def named_sources(settings: Settings) -> tuple[Path, ...]:
-    """Return the sources; where none are named, the spool that `flows serve` writes.
+def named_sources(settings: Settings) -> tuple[Source, ...]:
+    """Return the sources; where none are named, what `flows serve` writes: spool and OTLP data.
 
     Raises:
         NothingToIngest: if there are none.
@@ -58,13 +61,15 @@ def named_sources(settings: Settings) -> tuple[Path, ...]:
     if settings.sources:
         return settings.sources
     spool = settings.serve.record.folder or settings.home / "spool"
-    if not spool.is_dir():
+    otlp = settings.serve.otlp.folder or settings.home / "otlp"
+    found = tuple(folder for folder in (spool, otlp) if folder.is_dir())
+    if not found:
         raise NothingToIngest(
             f"No traces are named, and 'flows serve' has recorded none in {str(spool)!r}. Give a "
             "file or folder, as in 'flows run ingest PATH', or list them under 'sources' in the "
             "configuration."
         )
-    return (spool,)
+    return found
 
 
 def attribute_stage(settings: Settings, progress: Progress | None = None) -> "AttributeReport":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from flows.config import Settings
-from flows.console import tell
+from flows.console import Mode, tell
 from serving.records import short_digest
 
 if TYPE_CHECKING:
@@ -42,6 +42,14 @@ def tell_ingest(report: "IngestReport") -> None:
         tell(f"          set aside: {_counts(report.quarantined)} ('flows quarantine list')")
     if report.waiting_bytes:
         tell(f"          waiting: {report.waiting_bytes} bytes of an unfinished last line")
+
+
+def tell_followed(report: "IngestReport") -> None:
+    """Tell what came in while following, or print it as a line of JSON."""
+    if Mode.json:
+        print(report.model_dump_json(), flush=True)
+    else:
+        tell_ingest(report)
 
 
 def tell_attribute(report: "AttributeReport") -> None:

@@ -5,7 +5,7 @@ for every item of them, its rows.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -82,18 +82,22 @@ class Sources:
         return ", ".join(sorted({file.format for file in self.files}))
 
 
-def find_sources(path: Path, format: str | None = None) -> Sources:
+def find_sources(
+    path: Path, format: str | None = None, only: Collection[Path] | None = None
+) -> Sources:
     """Find the files to ingest under `path` and their formats.
+
+    `only` names the files of a folder to look at; None means all.
 
     Raises:
         InputRefused: if the path is missing or holds nothing of a known format.
     """
-    known = [importer.NAME for importer in FORMATS]
-    if format is not None and format not in known:
-        raise InputRefused(f"Unknown trace format {format!r}; known are {', '.join(known)}.")
+    check_format(format)
     files: list[SourceFile] = []
     skipped: dict[str, str] = {}
-    for candidate in _candidates(path):
+    for candidate in candidates(path):
+        if only is not None and candidate not in only:
+            continue
         inner = candidate.relative_to(path) if candidate != path else Path(path.name)
         found = probe(candidate, inner, format_of)
         name = str(inner)
@@ -103,13 +107,24 @@ def find_sources(path: Path, format: str | None = None) -> Sources:
             skipped[name] = f"is {found.format}, not {format}"
         else:
             files.append(found)
-    if not files:
+    if not files and skipped:
         name, reason = next(iter(skipped.items()))
         raise InputRefused(
             f"Cannot ingest {str(path)!r}: {name!r} {reason}. Looked for JSON lines, JSON "
-            f"documents, Parquet and CSV of the formats {', '.join(known)}."
+            f"documents, Parquet and CSV of the formats {', '.join(i.NAME for i in FORMATS)}."
         )
     return Sources(tuple(files), skipped)
+
+
+def check_format(format: str | None) -> None:
+    """Refuse the name of no format.
+
+    Raises:
+        InputRefused: naming the known ones.
+    """
+    known = [importer.NAME for importer in FORMATS]
+    if format is not None and format not in known:
+        raise InputRefused(f"Unknown trace format {format!r}; known are {', '.join(known)}.")
 
 
 def format_of(value: Any) -> str | None:
@@ -169,7 +184,12 @@ def _quarantine_row(item: Item, context: Context, reason: str, detail: str, raw:
     return Row("quarantine", values)
 
 
-def _candidates(path: Path) -> list[Path]:
+def candidates(path: Path) -> list[Path]:
+    """Return the files under `path`, without hidden ones.
+
+    Raises:
+        InputRefused: if there is none.
+    """
     if path.is_file():
         return [path]
     if not path.is_dir():

@@ -10,7 +10,7 @@ and an offset never runs ahead of its rows. In: `<home>` and a path. Out: an
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ import duckdb
 
 from serving.records import Record
 from traces.bodies import store_bodies
-from traces.detect import find_sources, parse_item
+from traces.detect import Sources, find_sources, parse_item
 from traces.items import Batch
 from traces.lake import Lake
+from traces.locations import fetched, shown
 from traces.notice import KnownOffset, notice
 from traces.source import Offset
 from traces.source_file import SourceFile
@@ -68,21 +69,30 @@ class IngestReport(Record):
 
 def ingest(
     home: Path,
-    source: Path,
+    source: Path | str,
     format: str | None = None,
     *,
+    only: Collection[Path] | None = None,
     progress: Progress | None = None,
     batch_lines: int = BATCH_LINES,
 ) -> IngestReport:
-    """Bring a trace file or folder into the lake of `home`.
+    """Bring a trace file, folder or URL into the lake of `home`.
 
-    `format` is detected from the content; if given, other content is refused.
+    `format` is detected from the content; if given, other content is refused. `only` names the
+    files of a folder to look at; None means all.
 
     Raises:
         InputRefused: if there is nothing to ingest; the lake is untouched.
         LakeUnavailable: if the lake cannot be written; whole batches remain.
     """
-    sources = find_sources(source, format)
+    with fetched(source) as path:
+        sources = find_sources(path, format, only)
+        return _ingest_all(home, shown(source), sources, progress, batch_lines)
+
+
+def _ingest_all(
+    home: Path, source: str, sources: Sources, progress: Progress | None, batch_lines: int
+) -> IngestReport:
     counts = _Counts()
     total = sum(file.size_bytes for file in sources.files)
     done = 0
@@ -99,7 +109,7 @@ def ingest(
         counts.funnel.update(turns_joined=joined, turns_updated=updated)
         snapshot_id = lake.snapshot_id()
     return IngestReport(
-        source=str(source),
+        source=source,
         format=sources.format,
         files=len(sources.files),
         funnel=counts.as_funnel(),
