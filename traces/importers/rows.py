@@ -57,6 +57,8 @@ def hop_row(hop: Hop, bodies: list[Body] | None = None) -> Row:
 def turn_row(turn: Turn, origin: str) -> Row:
     """Return the `turns` row of a turn; `origin` is `recorded` or `joined`."""
     values = turn.model_dump(mode="json")
+    # Half of a surrogate pair is no text that a file could hold; hops are hashed and fail so too.
+    canonical_json(values).encode()
     return _checked("turns", turn, {**values, "origin": origin}, "started_at")
 
 
