@@ -10,41 +10,13 @@ from typing import Any
 
 import pytest
 from import_rows import DATA, hop_of, rows_as
+from logged_calls import ANSWERED, ASKED, WEATHER, logged
 from trace_records import SHARED
 
 from serving.records import NO_KEY, UNDATED
 from traces.detect import format_of
 
 OPENAI = SHARED / "data" / "tensorzero" / "openai"
-WEATHER = {
-    "type": "function",
-    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
-}
-ASKED = {"model": "support", "messages": [{"role": "user", "content": "Weather in Paris?"}]}
-ANSWERED = {
-    "id": "chatcmpl-1",
-    "object": "chat.completion",
-    "model": "support@v3",
-    "created": 1764431999,
-    "choices": [
-        {"index": 0, "message": {"role": "assistant", "content": "Rainy."}, "finish_reason": "stop"}
-    ],
-    "usage": {
-        "prompt_tokens": 9,
-        "completion_tokens": 5,
-        "prompt_tokens_details": {"cached_tokens": 4},
-    },
-}
-
-
-def logged(**changes: Any) -> dict[str, Any]:
-    return {
-        "request": {**ASKED, "temperature": 0.2, "tools": [WEATHER]},
-        "response": ANSWERED,
-        "timestamp": 1764432000,
-        "client_id": "aiva",
-        "workload_id": "agent.chat",
-    } | changes
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:

@@ -11,35 +11,11 @@ from typing import Any
 
 import pytest
 from import_rows import decoded, hop_of, lines, rows_of
+from logged_calls import CALL, EPISODE, SIGNAL, chat
 from trace_records import SHARED
 
 FIXTURE = SHARED / "data" / "tensorzero" / "chat_datapoint_fixture.jsonl"
-CALL = "019a6000-0000-7000-8000-000000000001"
-EPISODE = "019a6000-0000-7000-8000-0000000000aa"
-SIGNAL = "019a6000-1000-7000-8000-0000000000f1"
 AT = datetime.fromtimestamp(int("019a60000000", 16) / 1000, UTC)
-
-
-def chat(**changes: Any) -> dict[str, Any]:
-    tool = {"name": "weather", "description": "d", "parameters": {"type": "object"}}
-    messages = [
-        {"role": "user", "content": [{"type": "text", "text": "Weather in Paris?"}]},
-        {"role": "assistant", "content": [
-            {"type": "thought", "text": "Look it up."},
-            {"type": "tool_call", "id": "c1", "name": "weather", "arguments": '{"city":"Paris"}'}]},
-        {"role": "user", "content": [
-            {"type": "tool_result", "id": "c1", "name": "weather", "result": "rain"}]},
-    ]  # fmt: skip
-    return {
-        "id": CALL, "function_name": "support", "variant_name": "support_v3",
-        "episode_id": EPISODE,
-        "input": json.dumps({"system": "Be brief.", "messages": messages}),
-        "output": json.dumps([{"type": "thought", "text": "Rain."},
-                              {"type": "text", "text": "Rainy."}]),
-        "inference_params": '{"chat_completion": {"temperature": 0.5}}',
-        "processing_time_ms": 1500, "ttft_ms": 250, "tags": [["user_id", "u1"]],
-        "dynamic_tools": [json.dumps(tool)], "tool_choice": '"auto"',
-    } | changes  # fmt: skip
 
 
 def feedback_of(row: dict[str, Any]) -> dict[str, Any]:
