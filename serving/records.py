@@ -295,7 +295,7 @@ def hop_id_of(raw: dict[str, Any]) -> str:
 
 
 def _identifying(raw: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in raw.items() if k not in _LATER_FIELDS or v is not None}
+    return {k: v for k, v in raw.items() if k not in LATER_FIELDS or v is not None}
 
 
 def hop_id_fast(raw: dict[str, Any]) -> str | None:
@@ -315,9 +315,10 @@ def hop_id_fast(raw: dict[str, Any]) -> str | None:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-_LATER_FIELDS = frozenset(
+LATER_FIELDS = frozenset(
     {"reasoning", "supersedes", "harness_version", "span_id", "workload", "task", "annotator"}
 )
+"""Fields that the first recorders did not write; they count in an id only where set."""
 
 
 def utc_from_timestamp(seconds: float) -> datetime:

@@ -14,11 +14,12 @@ the view `v_hops`. No other module puts them together.
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any
 
 import duckdb
 import orjson
 import pyarrow as pa
+from msgspec import Struct
 
 from serving.records import Hop
 from traces.tables import arrow_table, record_of
@@ -26,7 +27,7 @@ from traces.tables import arrow_table, record_of
 _FETCH_ROWS = 1000
 
 
-class Body(NamedTuple):
+class Body(Struct, frozen=True, gc=False):
     """One message as the store keeps it."""
 
     message_id: bytes
@@ -39,8 +40,12 @@ class Body(NamedTuple):
 def body_of(message: Mapping[str, Any]) -> Body:
     """Return the stored form of a message's `model_dump(mode="json")`."""
     # It holds nothing but text, which orjson writes as `canonical_json` does.
-    data = orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
-    return Body(hashlib.sha256(data).digest()[:16], message["role"], data.decode())
+    return body_of_text(message["role"], orjson.dumps(message, option=orjson.OPT_SORT_KEYS))
+
+
+def body_of_text(role: str, canonical: bytes) -> Body:
+    """Return the stored form of a message whose canonical JSON is at hand."""
+    return Body(hashlib.sha256(canonical).digest()[:16], role, canonical.decode())
 
 
 def store_bodies(connection: duckdb.DuckDBPyConnection, hops: Iterable[Mapping[str, Any]]) -> None:

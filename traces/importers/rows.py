@@ -65,7 +65,7 @@ def turn_row(turn: Turn, origin: str) -> Row:
 def feedback_row(feedback: Feedback) -> Row:
     """Return the `feedback` row of a signal."""
     values = feedback.model_dump(mode="json")
-    key = hop_id_of(values)
+    key = hop_id_fast(values) or hop_id_of(values)
     return _checked("feedback", feedback, {**values, "feedback_id": key}, "created_at")
 
 
