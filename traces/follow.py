@@ -14,8 +14,8 @@ from traces.errors import InputRefused
 from traces.ingest import IngestReport, ingest
 
 POLL_S = 1.0
-_LOAD = 0.1
-"""Part of the time that ingest may take: what was consumed is hashed again each time."""
+_MAX_POLL_S = 10.0
+"""What was consumed is hashed again each time, so a step that took long waits longer."""
 
 Stamp = tuple[int, int, int]
 
@@ -73,7 +73,7 @@ def follow(
         if follower.waiting is not None and follower.waiting != said:
             wait(follower.waiting)
         said = follower.waiting
-        stop.wait(max(poll_s, (time.monotonic() - began) / _LOAD))
+        stop.wait(max(poll_s, min(time.monotonic() - began, _MAX_POLL_S)))
 
 
 def _stamp(path: Path) -> Stamp | None:
