@@ -16,6 +16,8 @@ from flows.console import print_json, print_table, say
 from flows.router_command import router_app
 from flows.serve_command import serve
 from flows.slots_command import slots_app
+from flows.sql_command import sql
+from flows.traces_command import traces_app
 from serving.errors import MolError
 
 GATE_SAID_NO = 3
@@ -26,7 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The self-improvement loop for Mixture-of-LoRA servers.",
 )
-traces_app = typer.Typer(no_args_is_help=True, help="Turns in the lake.")
 datasets_app = typer.Typer(no_args_is_help=True, help="Datasets made from turns.")
 adapters_app = typer.Typer(no_args_is_help=True, help="Adapter versions in the registry.")
 runs_app = typer.Typer(no_args_is_help=True, help="Training runs.")
@@ -41,6 +42,7 @@ for name, group in (
     app.add_typer(group, name=name)
 
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
+app.command()(sql)
 
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
 Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]
@@ -150,49 +152,6 @@ def rollback(slot: str, config: Config = None, home: Home = None, as_json: Json 
     settings = _settings(config, home)
     result = stages.rollback_stage(settings, load_slot(settings, slot))
     print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
-
-
-@app.command()
-def sql(
-    query: Annotated[str | None, typer.Argument(help="One SELECT; none lists the views.")] = None,
-    config: Config = None,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
-    """Ask the lake with DuckDB SQL, read-only."""
-    from traces.views import describe
-    from traces.views import query as ask
-
-    if query is None:
-        rows: list[dict[str, Any]] = [{"view": v, "one row is": doc} for v, doc in describe()]
-    else:
-        columns, values = ask(_settings(config, home).home, query)
-        rows = [dict(zip(columns, row, strict=True)) for row in values]
-    print_json(rows) if as_json else print_table(rows, "No rows.")
-
-
-@traces_app.command("list")
-def list_traces(
-    limit: Limit = 20, slot: Slot = None, config: Config = None, home: Home = None,
-    as_json: Json = False,
-) -> None:  # fmt: skip
-    """List the latest turns with outcome and blame."""
-    from flows import views
-
-    _out(views.turns(_settings(config, home), limit, slot, short=not as_json), as_json)
-
-
-@traces_app.command("show")
-def show_trace(
-    turn_id: str, config: Config = None, home: Home = None, as_json: Json = False
-) -> None:
-    """Show one turn as it went, hop by hop, with its blame."""
-    from flows import views
-
-    settings = _settings(config, home)
-    print_json(views.turn(settings, turn_id)) if as_json else print(
-        views.turn_text(settings, turn_id)
-    )
 
 
 @datasets_app.command("list")
@@ -305,7 +264,7 @@ def _settings(config: Path | None, home: Path | None) -> Settings:
 
 
 def _out(rows: list[dict[str, Any]], as_json: bool) -> None:
-    print_json(rows) if as_json else print_table(rows, "Nothing there yet. Run 'flows run' first.")
+    print_json(rows) if as_json else print_table(rows, console.NOTHING)
 
 
 if __name__ == "__main__":

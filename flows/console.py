@@ -3,10 +3,12 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+NOTHING = "Nothing there yet. Run 'flows run' first."
+"""What a list says where nothing was made yet."""
 QUIET_S = 2.0
 """Work shorter than this shows no progress."""
 LINE_EVERY_S = 10.0
@@ -65,6 +67,16 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
 
+def print_json_rows(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows as a JSON array on stdout, one by one, so that any number may come."""
+    before = "["
+    for row in rows:
+        text = json.dumps(row, ensure_ascii=False, indent=2, default=str)
+        print(before + "\n  " + text.replace("\n", "\n  "), end="")
+        before = ","
+    print("\n]" if before == "," else "[]")
+
+
 def print_table(rows: Sequence[Mapping[str, Any]], empty: str) -> None:
     """Print rows as a table on stdout, or the line `empty` if there are none."""
     if not rows:
@@ -88,5 +100,5 @@ def cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return " ".join(str(value).split())

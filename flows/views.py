@@ -1,18 +1,21 @@
 """What the list and show commands print: rows and texts made from the state on disk."""
 
-import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows import stages
 from flows.config import Settings
-from serving.records import Hop, Message, short_digest
+from serving.records import short_digest
+
+if TYPE_CHECKING:
+    from traces.lookup import TurnFilter
+    from traces.read import TurnBundle
 
 
-def turns(settings: Settings, limit: int, slot: str | None, short: bool) -> list[dict[str, Any]]:
+def turns(settings: Settings, limit: int, only: "TurnFilter", short: bool) -> list[dict[str, Any]]:
     """Return the latest turns; `short` for a table."""
-    from traces.read import list_turns
+    from traces.lookup import list_turns
 
-    rows = list_turns(settings.home, limit, slot)
+    rows = list_turns(settings.home, limit, only)
     if not short:
         return rows
     return [
@@ -29,43 +32,14 @@ def turns(settings: Settings, limit: int, slot: str | None, short: bool) -> list
     ]
 
 
-def turn(settings: Settings, turn_id: str) -> dict[str, Any]:
+def turn(found: "TurnBundle") -> dict[str, Any]:
     """Return everything about one turn."""
-    from traces.read import show_turn
-
-    found = show_turn(settings.home, turn_id)
     return {
         "turn": found.turn.model_dump(mode="json"),
         "hops": [hop.model_dump(mode="json") for hop in found.hops],
         "outcome": found.outcome.model_dump(mode="json"),
         "blame": found.blame.model_dump(mode="json") if found.blame else None,
     }
-
-
-def turn_text(settings: Settings, turn_id: str) -> str:
-    """Render one turn as a person wants to read it."""
-    from traces.read import show_turn
-    from traces.standing import superseded_hops
-
-    found = show_turn(settings.home, turn_id)
-    t, outcome, blame = found.turn, found.outcome, found.blame
-    result = {True: "success", False: "failure", None: "no verdict"}[outcome.success]
-    lines = [
-        f"turn {short_digest(t.turn_id)} of {t.conversation_id}, {t.started_at:%Y-%m-%d %H:%M} UTC",
-        f"user {t.user}: {t.request}",
-        f"{t.decision} to {t.slot}, status {t.status}{f': {t.error}' if t.error else ''}",
-        f"outcome: {result} ({outcome.rule}{f', tier {outcome.tier}' if outcome.tier else ''})",
-    ]
-    if t.supersedes:
-        lines.append(f"asked again; supersedes turn {short_digest(t.supersedes)}")
-    if blame:
-        lines.append(f"blame: {blame.label}, confidence {blame.confidence:.2f}: {blame.evidence}")
-    if outcome.correction:
-        lines.append(f"the user wanted: {_message(outcome.correction)}")
-    replaced = superseded_hops(found.hops)
-    for hop in found.hops:
-        lines += ["", *_hop(hop, hop.hop_id in replaced)]
-    return "\n".join(lines)
 
 
 def datasets(settings: Settings) -> list[dict[str, Any]]:
@@ -170,31 +144,3 @@ def run(settings: Settings, key: str) -> dict[str, Any]:
             f"{len(found)} training runs begin with {key!r}. Run 'flows runs list' for their keys."
         )
     return found[0].model_dump(mode="json")
-
-
-def _hop(hop: Hop, superseded: bool) -> list[str]:
-    head = f"[{hop.role}] {hop.served_name or hop.model}, {hop.status}"
-    head += ", superseded by a later attempt" if superseded else ""
-    head += ", a further attempt" if hop.supersedes else ""
-    if hop.prompt_tokens is not None:
-        head += f", {hop.prompt_tokens} + {hop.completion_tokens} tokens, {hop.duration_s:.2f} s"
-    lines = [head + (f": {hop.error}" if hop.error else "")]
-    lines += [f"    {message.role}: {_message(message)}" for message in hop.messages]
-    if hop.completion is not None:
-        lines.append(f"  > {_message(hop.completion)}")
-    return lines
-
-
-def _message(message: Message) -> str:
-    calls = [f"{call.name}({_arguments(call.arguments)})" for call in message.tool_calls]
-    return " ".join(filter(None, [message.content.replace("\n", "\n      "), *calls]))
-
-
-def _arguments(text: str) -> str:
-    try:
-        raw = json.loads(text)
-    except ValueError:
-        return text
-    if not isinstance(raw, dict):
-        return text
-    return ", ".join(f"{key}={value!r}" for key, value in raw.items())

@@ -20,7 +20,7 @@ from serving.records import Message
 from traces.bodies import Body, add_bodies, body_of
 from traces.lake_address import quoted
 from traces.tables import PARTITIONED, TABLES, add_column, arrow_array, arrow_table, ddl, partition
-from traces.view_definitions import VIEWS
+from traces.view_definitions import MACROS, VIEWS
 
 SCHEMA_VERSION = 2
 """Version of the tables that this program declares."""
@@ -81,6 +81,12 @@ def _missing(connection: duckdb.DuckDBPyConnection) -> list[str]:
         for table in TABLES.keys() & columns.keys()
         for column in TABLES[table]
         if column.name not in columns[table]
+    ]
+    macros = connection.execute(
+        "SELECT function_name FROM duckdb_functions() WHERE database_name = 'lake'"
+    ).fetchall()
+    statements += [
+        f"CREATE MACRO {macro.name} {macro.sql}" for macro in MACROS if (macro.name,) not in macros
     ]
     for view in VIEWS:
         if comments.get(view.name) != view.comment:

@@ -18,7 +18,6 @@ import pyarrow as pa
 from serving.records import Hop, Turn
 from traces.blame import Blame
 from traces.bodies import hops_sql
-from traces.errors import TurnNotFound
 from traces.lake import Lake
 from traces.outcomes import Outcome
 from traces.tables import TABLES, readable, record_of
@@ -51,40 +50,6 @@ def read_turns(
     """
     with Lake.open(home, read_only=True) as lake:
         yield from _bundles(lake, "t.slot = $slot" if slot else "true", slot, snapshot)
-
-
-def list_turns(home: Path, limit: int = 20, slot: str | None = None) -> list[dict[str, Any]]:
-    """Return the latest turns as plain rows for a table: newest first."""
-    where = "WHERE slot = $slot" if slot is not None else ""
-    with Lake.open(home, read_only=True) as lake:
-        cursor = lake.connection.execute(
-            "SELECT turn_id, started_at, user_id, slot, digest, decision, status, success, tier,"
-            f" blame, confidence, request FROM v_turns {where}"
-            " ORDER BY started_at DESC, turn_id LIMIT $limit",
-            {"limit": limit} | ({"slot": slot} if slot is not None else {}),
-        )
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def show_turn(home: Path, turn_id: str) -> TurnBundle:
-    """Return one turn by its id or the beginning of it; `sha256:` may be left out.
-
-    Raises:
-        TurnNotFound: if no turn, or more than one, begins so.
-    """
-    with Lake.open(home, read_only=True) as lake:
-        found = lake.connection.execute(
-            "SELECT turn_id FROM turns WHERE starts_with(turn_id, $id)"
-            " OR starts_with(turn_id, 'sha256:' || $id) ORDER BY turn_id LIMIT 3",
-            {"id": turn_id},
-        ).fetchall()
-        if len(found) != 1:
-            problem = "No turn" if not found else "More than one turn"
-            raise TurnNotFound(
-                f"{problem} begins with {turn_id!r}. Run 'flows traces list' for the ids."
-            )
-        return next(_bundles(lake, "t.turn_id = $slot", found[0][0], None))
 
 
 def _bundles(

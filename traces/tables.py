@@ -187,6 +187,46 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("raw", "bytes"),
         _optional("format", "text"),
     ),
+    # Copies of what the registry and the datasets say, see `traces.provenance`. `version` is
+    # the 12 hex digits of `digest` that `turns.digest` and served names bear.
+    "adapters": (
+        Column("digest", "text"),
+        Column("slot", "text"),
+        Column("version", "text"),
+        Column("base_digest", "text"),
+        _optional("manifest_digest", "text"),
+        _optional("run_key", "text"),
+        Column("created_at", "time"),
+        _optional("gate_verdict", "text"),
+        _optional("gate_report", "text"),
+        _optional("judged_against", "text"),
+    ),
+    # No digest: the bare base model. `traffic` is the part of the slot's traffic, 1 for all.
+    "tenures": (
+        Column("tenure_id", "text"),
+        Column("slot", "text"),
+        _optional("digest", "text"),
+        _optional("version", "text"),
+        Column("kind", "text"),
+        Column("traffic", "float"),
+        Column("since", "time"),
+        _optional("until", "time"),
+        Column("began_by", "text"),
+        Column("generation", "int"),
+        _optional("gate_report", "text"),
+    ),
+    "lessons": (
+        Column("lesson_id", "text"),
+        Column("manifest_digest", "text"),
+        Column("slot", "text"),
+        Column("example_id", "text"),
+        Column("turn_id", "text"),
+        Column("hop_id", "text"),
+        Column("split", "text"),
+        Column("duty", "text"),
+        Column("source", "text"),
+        Column("weight", "float"),
+    ),
     # `source_id` is the hash of a file's first line, or `join:<source>`.
     "offsets": (
         Column("source_id", "text"),

@@ -3,6 +3,9 @@
 In: a home folder and a query. Out: column names and rows. By hand: `flows sql`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,9 @@ import duckdb
 from traces.errors import QueryRefused
 from traces.lake import Lake
 from traces.tables import TABLES
-from traces.view_definitions import VIEWS
+from traces.view_definitions import MACROS, VIEWS
 
+_FETCH_ROWS = 1000
 _READING = {
     duckdb.StatementType.SELECT,
     duckdb.StatementType.EXPLAIN,
@@ -20,32 +24,62 @@ _READING = {
 }
 
 
-def query(home: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Run one reading statement on the lake.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A query's result, read as it is used."""
+
+    columns: list[str]
+    rows: Iterator[tuple[Any, ...]]
+
+
+@contextmanager
+def reading(home: Path, sql: str) -> Iterator[Answer]:
+    """Run one reading statement on the lake; its rows are there inside the `with` block.
 
     Raises:
         QueryRefused: if it would write, is more than one statement, or is not SQL.
         LakeNotFound: if nothing was ingested yet.
     """
-    with Lake.open(home, read_only=True) as lake:
-        try:
-            statements = lake.connection.extract_statements(sql)
-            if len(statements) != 1 or statements[0].type not in _READING:
-                kinds = ", ".join(s.type.name for s in statements) or "none"
-                raise QueryRefused(
-                    f"The lake answers one SELECT at a time; this is {kinds}: {sql[:80]!r}. "
-                    "'flows sql' only reads; data comes in with 'flows run ingest'."
-                )
-            cursor = lake.connection.execute(statements[0])
-            return [column[0] for column in cursor.description or ()], cursor.fetchall()
-        except duckdb.Error as error:
-            reason = str(error).strip().splitlines()[0]
+    with Lake.open(home, read_only=True) as lake, _refusing():
+        statements = lake.connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type not in _READING:
+            kinds = ", ".join(s.type.name for s in statements) or "none"
             raise QueryRefused(
-                f"The query failed: {reason} Tables: {', '.join(TABLES)}. "
-                f"Views: {', '.join(view.name for view in VIEWS)}."
-            ) from error
+                f"The lake answers one SELECT at a time; this is {kinds}: {sql[:80]!r}. "
+                "'flows sql' only reads; data comes in with 'flows run ingest'."
+            )
+        cursor = lake.connection.execute(statements[0])
+        columns = [column[0] for column in cursor.description or ()]
+        yield Answer(columns, _rows(cursor))
+
+
+def query(home: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the columns and all rows of one reading statement; see `reading`."""
+    with reading(home, sql) as answer:
+        return answer.columns, list(answer.rows)
 
 
 def describe() -> list[tuple[str, str]]:
-    """Return each view's name and what one of its rows is."""
-    return [(view.name, view.doc) for view in VIEWS]
+    """Return each view's and macro's name and what one of its rows is."""
+    macros = [(f"{macro.name}(successes, of)", macro.doc) for macro in MACROS]
+    return [(view.name, view.doc) for view in VIEWS] + macros
+
+
+def _rows(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+    while rows := cursor.fetchmany(_FETCH_ROWS):
+        yield from rows
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn DuckDB's errors into one line that says what there is to ask."""
+    try:
+        yield
+    except duckdb.Error as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # The line after the first often says what was meant; the others draw the query.
+        hints = [line for line in lines[1:] if line.startswith(("Candidate", "Did you mean"))]
+        raise QueryRefused(
+            f"The query failed: {' '.join(lines[:1] + hints)} Tables: {', '.join(TABLES)}. "
+            f"Views: {', '.join(view.name for view in VIEWS)}."
+        ) from error

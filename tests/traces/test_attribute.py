@@ -1,4 +1,4 @@
-"""Proves attribution, reading and the views over one lake. Real DuckLake; made-up traffic."""
+"""Proves attribution and reading over one lake. Real DuckLake; made-up traffic."""
 
 from pathlib import Path
 
@@ -17,11 +17,8 @@ from trace_records import (
 )
 
 from traces.attribute import attribute
-from traces.errors import QueryRefused, TurnNotFound
 from traces.ingest import ingest
-from traces.read import list_turns, read_turns, show_turn
-from traces.view_definitions import VIEWS
-from traces.views import describe, query
+from traces.read import read_turns
 
 
 @pytest.fixture(scope="module")
@@ -112,43 +109,3 @@ def test_a_slot_and_a_snapshot_narrow_what_is_read(lake: Path) -> None:
     assert len(list(read_turns(lake, slot="L2"))) == 9
     assert list(read_turns(lake, slot="L1")) == []
     assert list(read_turns(lake, snapshot=1)) == []
-
-
-def test_turns_are_listed_and_shown_by_the_beginning_of_their_id(lake: Path) -> None:
-    assert [row["turn_id"] for row in list_turns(lake, 2)] == ["t00008", "t00007"]
-    assert show_turn(lake, "t00003").turn.position == 0
-    with pytest.raises(TurnNotFound, match="More than one"):
-        show_turn(lake, "t0000")
-    with pytest.raises(TurnNotFound, match="No turn"):
-        show_turn(lake, "zzz")
-
-
-@pytest.mark.parametrize("view", [view.name for view in VIEWS])
-def test_every_view_answers(lake: Path, view: str) -> None:
-    columns, rows = query(lake, f"SELECT * FROM {view}")
-
-    assert columns
-    assert rows
-    assert dict(describe())[view]
-
-
-def test_views_count_right(lake: Path) -> None:
-    _, rows = query(lake, "SELECT slot, sum(turns), sum(failed) FROM v_success_by_slot GROUP BY 1")
-
-    assert rows == [("L2", 9, 3)]
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "DELETE FROM hops",
-        "DROP TABLE turns",
-        "SELECT 1; SELECT 2",
-        "COPY hops TO 'x.csv'",
-        "SELECT nonsense",
-        "",
-    ],
-)
-def test_a_query_that_does_not_just_read_is_refused(lake: Path, sql: str) -> None:
-    with pytest.raises(QueryRefused):
-        query(lake, sql)

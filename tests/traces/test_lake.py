@@ -48,6 +48,16 @@ GOLDEN_COLUMNS = {
     "blame": "turn_id klass slot confidence evidence right_slot code_version",
     "quarantine": "quarantine_id source position reason detail raw format",
     "offsets": "source_id name consumed_bytes consumed_digest format",
+    "adapters": (
+        "digest slot version base_digest manifest_digest run_key created_at gate_verdict "
+        "gate_report judged_against"
+    ),
+    "tenures": (
+        "tenure_id slot digest version kind traffic since until began_by generation gate_report"
+    ),
+    "lessons": (
+        "lesson_id manifest_digest slot example_id turn_id hop_id split duty source weight"
+    ),
     "lake_version": "version",
     "upkeep": "day snapshot_id kept_since",
 }

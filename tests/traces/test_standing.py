@@ -151,12 +151,12 @@ def test_what_only_a_turn_asked_again_said_was_lost_by_no_summary(
     assert labels == ["summary:L0", "adapter:L2"]
 
 
-def test_replaced_attempts_are_retried_not_failed_in_the_latency_view(
+def test_replaced_attempts_are_retried_not_failed_in_the_errors_view(
     home: Path, tmp_path: Path
 ) -> None:
     lost = hop(seq=7, status="broken_stream", started_at=at(3))
     records = [*ATTEMPTS, lost, turn_of([*ATTEMPTS, lost])]
     ingest(home, write_spool(tmp_path / "s.jsonl", records))
 
-    sql = "SELECT hops, failed, retried FROM v_latency WHERE role = 'answer'"
-    assert query(home, sql)[1] == [(3, 1, 1)]
+    sql = "SELECT status, hops, failed, retried FROM v_errors WHERE role = 'answer' ORDER BY 1"
+    assert query(home, sql)[1] == [("broken_stream", 1, 1, 0), ("engine_error", 1, 0, 1)]
