@@ -8,6 +8,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -82,7 +83,8 @@ def postgres_server() -> Iterator[PostgresServer]:
         settings = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
         command = [str(programs / "postgres"), "-D", str(folder / "data"), *settings]
         server = PostgresServer(port)
-        with server_process(command, port, folder / "log", user):
+        # SIGINT: clients that are still there are not waited for.
+        with server_process(command, port, folder / "log", user, stop=signal.SIGINT):
             _wait(server)
             yield server
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -20,6 +21,7 @@ def server_process(
     log: Path,
     user: str | None = None,
     environment: Mapping[str, str] | None = None,
+    stop: signal.Signals = signal.SIGTERM,
 ) -> Iterator[None]:
     """Run `command`, as another user if one is named, and wait until it takes connections."""
     setpriv = shutil.which("setpriv")
@@ -40,7 +42,7 @@ def server_process(
             time.sleep(0.02)
         yield
     finally:
-        process.terminate()
+        process.send_signal(stop)
         process.wait(LIMIT_S)
 
 

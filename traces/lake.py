@@ -18,9 +18,10 @@ import duckdb
 import pyarrow as pa
 import tenacity
 
+from serving.errors import MolError
 from traces import migrations
 from traces.errors import LakeNotFound, LakeUnavailable
-from traces.lake_address import Address, attach, read_address
+from traces.lake_address import Address, attach, is_missing, read_address
 from traces.source import Offset
 from traces.tables import TABLES, arrow_table
 from traces.writer_lock import WriterLock
@@ -41,11 +42,10 @@ class Lake:
     DuckDB's own errors leave the `with` block as `LakeUnavailable`.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, root: Path, address: Address) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, root: Path, lock: WriterLock) -> None:
         self.connection = connection
-        self.address = address
         self._root = root
-        self._lock = WriterLock(root, address)
+        self._lock = lock
 
     @classmethod
     def open(cls, home: Path, *, read_only: bool = False) -> Self:
@@ -60,7 +60,12 @@ class Lake:
         address = read_address(home)
         if read_only and address.catalog is None and not (root / "catalog.sqlite").exists():
             raise _not_found(home)
-        lake = cls(_connect(home, root, address, read_only), root, address)
+        lock = WriterLock(root, address)
+        try:
+            lake = cls(_connect(home, address, lock, read_only), root, lock)
+        except BaseException:
+            lock.close()
+            raise
         try:
             version = migrations.stored_version(lake.connection)
             if version > migrations.SCHEMA_VERSION:
@@ -196,21 +201,32 @@ class Lake:
 
 
 def _connect(
-    home: Path, root: Path, address: Address, read_only: bool
+    home: Path, address: Address, lock: WriterLock, read_only: bool
 ) -> duckdb.DuckDBPyConnection:
+    root = home / "lake"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for attempt in _retry():
-            with attempt:
-                return attach(root, address, read_only=read_only)
+        try:
+            return _attach(root, address, read_only=read_only)
+        except duckdb.Error as error:
+            if read_only or not is_missing(error):
+                raise
+        with lock.held():
+            return _attach(root, address, create=True)
     except (duckdb.Error, OSError) as error:
-        if isinstance(error, LakeUnavailable):
+        if isinstance(error, MolError):
             raise
-        if "creating a new DuckLake is explicitly disabled" in str(error):
+        if is_missing(error):
             raise _not_found(home) from error
         _refuse_foreign_catalog(root / "catalog.sqlite")
         raise _unavailable(root, error) from error
-    raise AssertionError("unreachable")
+
+
+def _attach(root: Path, address: Address, **options: bool) -> duckdb.DuckDBPyConnection:
+    for attempt in _retry():
+        with attempt:
+            connection = attach(root, address, **options)
+    return connection
 
 
 def _not_found(home: Path) -> LakeNotFound:

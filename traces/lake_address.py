@@ -99,12 +99,17 @@ def read_address(home: Path) -> Address:
         ) from error
 
 
-def attach(root: Path, address: Address, *, read_only: bool) -> "duckdb.DuckDBPyConnection":
+def attach(
+    root: Path, address: Address, *, read_only: bool = False, create: bool = False
+) -> "duckdb.DuckDBPyConnection":
     """Return a new DuckDB connection with the lake as its default schema.
 
+    `create` makes the lake; only one process may at a time.
+
     Raises:
-        LakeAddressRefused: if a package or a key is missing.
-        duckdb.Error: if the lake cannot be attached.
+        LakeAddressRefused: if a package or a key is missing, or another lake's files are in the
+            way of a new one.
+        duckdb.Error: if the lake cannot be attached; `is_missing` tells whether there is none.
     """
     import duckdb
 
@@ -121,9 +126,14 @@ def attach(root: Path, address: Address, *, read_only: bool) -> "duckdb.DuckDBPy
         connection.execute("SET ducklake_max_retry_count = 0")
         if address.data is not None:
             connection.execute("LOAD httpfs")
+            # It copies the environment's keys into settings, which any query could read.
+            for name in ("s3_access_key_id", "s3_secret_access_key", "s3_session_token"):
+                connection.execute(f"SET {name} = ''")
             connection.execute(_secret(os.environ))
         connection.execute(f"LOAD {_catalog_extension(address)}")
-        connection.execute(_attach_statement(root, address, read_only))
+        if create and address.data is not None:
+            _refuse_used_prefix(connection, address.data)
+        connection.execute(_attach_statement(root, address, read_only, create))
         connection.execute("USE lake")
     except BaseException:
         connection.close()
@@ -136,9 +146,24 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _attach_statement(root: Path, address: Address, read_only: bool) -> str:
+def is_missing(error: Exception) -> bool:
+    """Return whether `attach` failed because there is no lake yet."""
+    return "creating a new DuckLake is explicitly disabled" in str(error)
+
+
+def _refuse_used_prefix(connection: "duckdb.DuckDBPyConnection", data: str) -> None:
+    """Refuse a prefix with files in it: upkeep removes files that its own lake does not know."""
+    files = connection.execute(f"FROM glob({quoted(data + '/**')}) LIMIT 1").fetchone()
+    if files is not None:
+        raise LakeAddressRefused(
+            f"Setting 'lake.data' is {data!r}, where there is {files[0]!r} already, and the "
+            "catalog has no lake. Choose an empty prefix, or the catalog that these files are of."
+        )
+
+
+def _attach_statement(root: Path, address: Address, read_only: bool, create: bool) -> str:
     data = f"{address.data}/" if address.data else f"{root / 'data'}/"
-    options = [f"DATA_PATH {quoted(data)}"]
+    options = [f"DATA_PATH {quoted(data)}", f"CREATE_IF_NOT_EXISTS {str(create).lower()}"]
     if address.catalog is None:
         target = f"ducklake:sqlite:{root / 'catalog.sqlite'}"
         options.append(f"META_BUSY_TIMEOUT {BUSY_MS}")
