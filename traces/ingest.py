@@ -18,7 +18,6 @@ from typing import Any
 import duckdb
 
 from serving.records import Record
-from traces.bodies import store_bodies
 from traces.detect import Sources, find_sources, parse_item
 from traces.items import Batch
 from traces.lake import Lake
@@ -26,15 +25,14 @@ from traces.locations import fetched, shown
 from traces.notice import KnownOffset, notice
 from traces.source import Offset
 from traces.source_file import SourceFile
-from traces.turns import refresh_turns, store_recorded
+from traces.store import store_rows
+from traces.turns import refresh_turns
 
 BATCH_LINES = 4096
 BATCH_BYTES = 32 * 1024 * 1024
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
-
-_TIMES = {"hops": "started_at", "feedback": "created_at", "requests": "started_at"}
 
 
 class IngestReport(Record):
@@ -190,15 +188,8 @@ def _commit(
     if before == after and not rows:
         return
 
-    def work(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-        added = {
-            table: lake.insert_new(table, values, _TIMES.get(table))
-            for table, values in rows.items()
-            if table != "turns"
-        }
-        fresh = set(added.get("hops", ()))
-        store_bodies(connection, [row for row in rows.get("hops", ()) if row["hop_id"] in fresh])
-        added["turns"] = store_recorded(lake, rows.get("turns", []))
+    def work(_connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+        added = store_rows(lake, rows)
         if before != after:
             lake.move_offset(file.source_id, file.name, before, after, file.format)
         return added
