@@ -61,6 +61,7 @@ class Stage(StrEnum):
     train = "train"
     gate = "gate"
     promote = "promote"
+    lineage = "lineage"
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -134,23 +135,25 @@ def show_config(as_json: Json = False) -> None:
 @app.command()
 def promote(slot: str, config: Config = None, home: Home = None, as_json: Json = False) -> None:
     """Make the newest challenger of SLOT that passed the gate its champion."""
-    from flows import stages, story
+    from flows import lineage, stages, story
 
     console.Mode.json = as_json
     settings = _settings(config, home)
     load_slot(settings, slot)
     result = stages.promote_stage(settings, stages.latest_report(settings, slot))
+    lineage.publish_or_say(settings)
     print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
 
 
 @app.command()
 def rollback(slot: str, config: Config = None, home: Home = None, as_json: Json = False) -> None:
     """Put the previous champion of SLOT back."""
-    from flows import stages, story
+    from flows import lineage, stages, story
 
     console.Mode.json = as_json
     settings = _settings(config, home)
     result = stages.rollback_stage(settings, load_slot(settings, slot))
+    lineage.publish_or_say(settings)
     print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
 
 

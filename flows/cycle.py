@@ -2,7 +2,7 @@
 
     ingest -> attribute -> choose the slot that needs it most -> curate -> train -> gate -> promote
 
-A finished cycle leaves a record under `cycles/`, keyed by the lake's snapshot and by all
+A finished cycle leaves a record under `cycles/`, keyed by the lake's turns and by all
 settings that matter, so that a second run over the same traces stops at once. By hand:
 `flows run`; scheduled: a Prefect deployment of this flow.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from prefect import flow
 
 from curation.build import NotEnoughExamples
-from flows import stages, story, tasks
+from flows import lineage, stages, story, tasks
 from flows.config import Settings
 from flows.console import tell
 from serving.disk import write_atomic
@@ -25,7 +25,7 @@ class CycleResult(Record):
     """How a cycle ended."""
 
     key: str
-    """Content id of the lake's snapshot and the settings."""
+    """Content id of the lake's turns with what became of them, and the settings."""
     snapshot_id: int
     slot: str | None = None
     """Slot that was trained; None if none needed it."""
@@ -47,6 +47,8 @@ class CycleResult(Record):
 @flow(name="cycle", validate_parameters=False)
 def cycle(settings: Settings) -> CycleResult:
     """Run the loop once over the settings' sources."""
+    from traces.mark import learning_mark
+
     seconds: dict[str, float] = {}
 
     def timed(name: str, task: Any, *arguments: Any) -> Any:
@@ -62,7 +64,7 @@ def cycle(settings: Settings) -> CycleResult:
     attributed = timed("attribute", tasks.attribute)
     story.tell_attribute(attributed)
 
-    key = content_id([attributed.snapshot_id, settings.learning_digest])
+    key = content_id([learning_mark(settings.home), settings.learning_digest])
     done = find_cycle(settings.home, key)
     if done is not None:
         tell(f"NOTHING NEW since this was last run. {done.message}")
@@ -119,6 +121,7 @@ def find_cycle(home: Path, key: str) -> CycleResult | None:
 
 
 def _end(settings: Settings, result: CycleResult) -> CycleResult:
+    lineage.publish_or_say(settings)
     with stages.open_registry(settings) as registry:
         story.tell_serving(registry)
     story.tell_next(settings, result.slot)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows import stages
+from flows import lineage, stages
 from flows.config import Settings
+from flows.console import tell
 from flows.prefect_server import prefect_api
 from serving.disk import DiskFull
 
@@ -39,7 +40,10 @@ def run(settings: Settings, stage: str) -> Outcome:
             )
         from prefect import flow
 
-        return flow(name=stage, validate_parameters=False)(_STAGES[stage])(settings)
+        outcome = flow(name=stage, validate_parameters=False)(_STAGES[stage])(settings)
+    if stage in _TAUGHT:
+        lineage.publish_or_say(settings)
+    return outcome
 
 
 def check(settings: Settings, stage: str) -> None:
@@ -142,6 +146,12 @@ def _promote(settings: Settings) -> Outcome:
     return Outcome(result.model_dump(mode="json"))
 
 
+def _lineage(settings: Settings) -> Outcome:
+    changed = lineage.publish(settings)
+    tell(f"LINEAGE   {changed or 'no'} rows brought into the lake")
+    return Outcome({"changed": changed})
+
+
 _STAGES: dict[str, Callable[[Settings], Outcome]] = {
     "ingest": _ingest,
     "attribute": _attribute,
@@ -149,7 +159,10 @@ _STAGES: dict[str, Callable[[Settings], Outcome]] = {
     "train": _train,
     "gate": _gate,
     "promote": _promote,
+    "lineage": _lineage,
 }
+_TAUGHT = frozenset({"curate", "train", "gate", "promote"})
+"""Stages after which the lake is told what the registry and the datasets say."""
 
 
 def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
@@ -162,7 +175,7 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
     from traces.locations import local_path, shown
 
     check(settings, stage)
-    order = ["ingest", "attribute", "curate", "train", "gate", "promote"]
+    order = ["ingest", "attribute", "curate", "train", "gate", "promote", "lineage"]
     steps: list[dict[str, Any]] = []
     sources = stages.named_sources(settings) if stage in ("cycle", "ingest") else ()
     for source in sources:
@@ -185,6 +198,7 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
             "would": f"ask {s.primary} items of the primary suite on {settings.engine}",
         },
         {"stage": "promote", "would": "if the gate says PASS, make the challenger champion"},
+        {"stage": "lineage", "would": "tell the lake who serves and what each version learned"},
     ]
     wanted = order if stage == "cycle" else [stage]
     return [step for step in steps if step["stage"] in wanted]

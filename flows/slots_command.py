@@ -103,7 +103,7 @@ def canary(
     as_json: Json = False,
 ) -> None:
     """Give a version that passed the gate a part of a slot's traffic, or end that."""
-    from flows import story
+    from flows import lineage, story
 
     console.Mode.json = as_json
     overrides = {"home": home, "base": base, "engine": engine}
@@ -114,6 +114,7 @@ def canary(
         raise typer.BadParameter("Name the adapter and its --percent, or --end.")
     else:
         result = slots.begin_canary(settings, slot, adapter, percent)
+    lineage.publish_or_say(settings)
     print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
 
 

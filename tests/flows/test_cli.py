@@ -179,7 +179,7 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(tiny_base, spool, t
     home = tmp_path / "home"
     done = flows("run", "cycle", spool, "--home", home, "--base", tiny_base, "--dry-run", "--json")
     steps = [step["stage"] for step in json.loads(done.stdout)]
-    assert steps == ["ingest", "attribute", "curate", "train", "gate", "promote"]
+    assert steps == ["ingest", "attribute", "curate", "train", "gate", "promote", "lineage"]
     assert not home.exists()
 
 

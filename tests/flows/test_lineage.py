@@ -1,0 +1,135 @@
+"""Proves that the lake is told what the registry and the datasets know, once and rightly.
+
+Real registry, real lake; the bundled history of `examples/promoted` is a real loop's.
+"""
+
+import shutil
+from pathlib import Path
+
+from registry_records import SLOTS, digest_of, report_of, version_of
+
+from flows import lineage
+from flows.config import Settings
+from promotion.gate import save_report
+from promotion.registry import Registry
+from traces.ingest import ingest
+from traces.mark import learning_mark
+from traces.views import query
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROMOTED = EXAMPLES / "promoted"
+
+
+def copy_history(home: Path) -> Settings:
+    """Copy the bundled history to a home with one day of its turns."""
+    shutil.copytree(PROMOTED, home, ignore=shutil.ignore_patterns("traces"))
+    ingest(home, next((PROMOTED / "traces").glob("*.gz")))
+    return Settings(home=home)
+
+
+def test_tenures_are_those_of_the_registrys_log(tmp_path: Path) -> None:
+    with Registry.open(tmp_path, SLOTS) as registry:
+        for number in (1, 2):
+            registry.register(version_of(number))
+        registry.bootstrap("L2", digest_of(1))
+        registry.begin_canary("L2", digest_of(2), 10, report_of(1, 2))
+        registry.begin_canary("L2", digest_of(2), 50, report_of(1, 2))
+        registry.promote("L2", digest_of(2), 3, report_of(1, 2))
+        registry.rollback("L2")
+        events, history = registry.events(), registry.history("L2")
+
+    rows = lineage.tenure_rows(events)
+
+    champions = [row for row in rows if row["kind"] == "champion"]
+    assert [(r["digest"], r["since"], r["until"], r["began_by"]) for r in champions] == [
+        (t.champion, t.since, t.until, t.by) for t in history
+    ]
+    canaries = [row for row in rows if row["kind"] == "canary"]
+    assert [(r["digest"], r["traffic"], r["since"], r["until"]) for r in canaries] == [
+        (digest_of(2), 0.1, events[1].at, events[2].at),
+        (digest_of(2), 0.5, events[2].at, events[3].at),
+    ]
+    assert len({row["tenure_id"] for row in rows}) == len(rows)
+
+
+def test_a_slot_that_was_only_configured_served_nothing(tmp_path: Path) -> None:
+    with Registry.open(tmp_path, SLOTS) as registry:
+        registry.configure("L2", {"description": "code"})
+        assert lineage.tenure_rows(registry.events()) == []
+
+
+def test_a_version_has_the_report_that_promoted_it_else_the_newest(tmp_path: Path) -> None:
+    early, late = report_of(1, 2), report_of(1, 2, gains=0)
+    with Registry.open(tmp_path, SLOTS) as registry:
+        for number in (1, 2):
+            registry.register(version_of(number))
+        registry.bootstrap("L2", digest_of(1))
+        versions, before = registry.versions(), registry.events()
+        registry.promote("L2", digest_of(2), 1, early)
+        after = registry.events()
+
+    def verdicts(events: object) -> dict[str, str | None]:
+        rows = lineage.adapter_rows(versions, events, [early, late])  # type: ignore[arg-type]
+        return {row["digest"]: row["gate_verdict"] for row in rows}
+
+    assert verdicts(before) == {digest_of(1): None, digest_of(2): late.verdict}
+    assert verdicts(after) == {digest_of(1): None, digest_of(2): "PASS"}
+    assert late.verdict != "PASS"
+
+
+def test_publishing_again_changes_nothing_and_learning_does_not_see_it(tmp_path: Path) -> None:
+    settings = copy_history(tmp_path / "home")
+    mark = learning_mark(settings.home)
+
+    first, second = lineage.publish(settings), lineage.publish(settings)
+
+    # Five versions, five periods, and the 180 rows of the dataset.
+    assert (first, second) == (190, 0)
+    assert learning_mark(settings.home) == mark
+    columns = "slot, digest, train_rows, holdout_rows, serves"
+    sql = f"SELECT {columns} FROM v_adapters WHERE gate_verdict = 'PASS'"
+    assert query(settings.home, sql)[1] == [("L1", "fb434168be11", 162, 18, "champion")]
+
+
+def test_what_changed_in_the_registry_replaces_what_the_lake_said(tmp_path: Path) -> None:
+    settings = copy_history(tmp_path / "home")
+    lineage.publish(settings)
+    with Registry.open(settings.home) as registry:
+        registry.rollback("L1")
+
+    assert lineage.publish(settings) == 2  # one period ended, one began
+    sql = "SELECT digest FROM v_adapters WHERE slot = 'L1' AND serves = 'champion'"
+    assert query(settings.home, sql)[1] == [("85e412084850",)]
+
+
+def test_what_cannot_be_published_is_said_and_undoes_nothing(tmp_path: Path, capsys) -> None:
+    lineage.publish_or_say(Settings(home=tmp_path / "no lake yet"))
+    assert capsys.readouterr() == ("", "")
+    settings = copy_history(tmp_path / "home")
+    damaged = next((settings.home / "datasets").glob("*/manifest.json"))
+    damaged.write_text("{")
+
+    lineage.publish_or_say(settings)
+
+    said = capsys.readouterr().err
+    assert "lineage is not up to date" in said
+    assert "flows run lineage" in said
+
+
+def test_the_mark_of_learning_moves_with_the_turns(tmp_path: Path) -> None:
+    settings = copy_history(tmp_path / "home")
+    before = learning_mark(settings.home)
+    ingest(settings.home, PROMOTED / "traces")
+
+    assert learning_mark(settings.home) != before
+
+
+def test_a_report_on_disk_is_found(tmp_path: Path) -> None:
+    settings = copy_history(tmp_path / "home")
+    with Registry.open(settings.home) as registry:
+        registry.register(version_of(1))
+    save_report(settings.home, report_of(None, 1))
+    lineage.publish(settings)
+
+    sql = f"SELECT gate_verdict, judged_against FROM adapters WHERE digest = '{digest_of(1)}'"
+    assert query(settings.home, sql)[1] == [("PASS", None)]
