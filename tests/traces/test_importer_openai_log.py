@@ -148,6 +148,28 @@ def test_the_responses_api_has_items() -> None:
     assert streamed == hop
 
 
+def test_anthropics_messages_are_read() -> None:
+    call = {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Paris"}}
+    request = {
+        "model": "m",
+        "system": "Be brief.",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Weather?"}]}],
+        "tools": [{"name": "weather", "input_schema": {"type": "object"}}],
+    }
+    response = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m",
+                "content": [{"type": "text", "text": "Let me look."}, call],
+                "stop_reason": "tool_use", "usage": {"input_tokens": 9, "output_tokens": 5,
+                "cache_read_input_tokens": 4}}  # fmt: skip
+
+    hop = hop_of(logged(request=request, response=response))
+
+    assert [m["content"] for m in hop["said"]] == ["Be brief.", "Weather?"]
+    assert hop["completion"]["content"] == "Let me look."
+    assert hop["completion"]["tool_calls"][0]["arguments"] == '{"city": "Paris"}'
+    assert (hop["finish_reason"], hop["cached_tokens"]) == ("tool_calls", 4)
+    assert hop["tools"][0]["function"]["name"] == "weather"
+
+
 def test_a_response_alone_is_a_hop_without_messages() -> None:
     hop = hop_of(ANSWERED)
 
