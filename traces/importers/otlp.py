@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from serving.records import TargetKind
-from traces.importers import genai, openinference_spans, vercel_ai
+from traces.importers import genai, mlflow_spans, openinference_spans, vercel_ai
 from traces.importers.messages import decoded
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
 from traces.importers.signals import annotator_of, signal
@@ -29,6 +29,7 @@ from traces.importers.spans import (
 NAME = "otlp"
 _DIALECTS: tuple[tuple[str, Any], ...] = (
     (openinference_spans.SOURCE, openinference_spans),
+    (mlflow_spans.SOURCE, mlflow_spans),
     (NAME, vercel_ai),
     (NAME, genai),
 )

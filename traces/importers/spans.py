@@ -122,6 +122,12 @@ def spans_of(value: dict[str, Any]) -> Iterator[Read[Span] | Bad]:
                 yield _read(raw, part, _otlp_span, about, head)
 
 
+def read_span(raw: Any, *, sdk: bool = False) -> Read[Span] | Bad:
+    """Read one span without an envelope, in the form of OTLP or of an SDK."""
+    read: Read[Span] | Bad = _read(raw, raw, _sdk_span if sdk else _otlp_span, {}, {})
+    return read
+
+
 def logs_of(value: dict[str, Any]) -> Iterator[Read[Event] | Bad]:
     """Yield the log records of an envelope."""
     for resource in _list(value, "resourceLogs", "resource_logs"):
