@@ -47,13 +47,29 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the API; 0 takes a free one.")
     ] = None,
+    otlp: Annotated[
+        bool, typer.Option("--otlp", help="Also take OpenTelemetry data over HTTP.")
+    ] = False,
+    otlp_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port for OpenTelemetry data [4318]."),
+    ] = None,
+    otlp_only: Annotated[
+        bool, typer.Option("--otlp-only", help="Take OpenTelemetry data; serve no model.")
+    ] = False,
 ) -> None:
     """Run the MoL server; any setting is a dotted flag, as in --serve.router.mode rules."""
     settings = load_settings(config, context.args, {"home": home, "base": base, "engine": engine})
     serving = settings.serve
     if port is not None:
         serving = serving.model_copy(update={"port": port})
+    if otlp or otlp_only or otlp_port is not None:
+        more = {"enabled": True} | ({} if otlp_port is None else {"port": otlp_port})
+        serving = serving.model_copy(update={"otlp": serving.otlp.model_copy(update=more)})
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if otlp_only:
+        _collect(settings, serving)
+        return
     with _engines(settings) as engines:
         serving = serving.model_copy(update={"engines": engines})
         _run(settings, serving)
@@ -81,12 +97,26 @@ def _run(settings: Settings, config: "ServeConfig") -> None:
                 for entry in versions.profile_slots
             )
             say(f"Serving {config.model!r} at {server.url}/v1 ({slots or 'no slot yet'}).")
+            if server.otlp_url:
+                say(f"Taking OpenTelemetry data at {server.otlp_url}.")
             say(f"Admin API at {server.admin_url}. Ctrl-C stops.")
             if versions.last_error:
                 say(f"Not ready: {versions.last_error}")
             await server.ended()
 
     uvloop.run(main())
+
+
+def _collect(settings: Settings, config: "ServeConfig") -> None:
+    from serving.serve import collecting, stop_on_signals
+
+    async def main() -> None:
+        async with collecting(settings.home, config) as server:
+            stop_on_signals(server)
+            say(f"Taking OpenTelemetry data at {server.url}. Ctrl-C stops.")
+            await server.ended()
+
+    asyncio.run(main())
 
 
 @contextlib.contextmanager

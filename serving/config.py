@@ -71,6 +71,27 @@ class RecordConfig(_Section):
     """Ask the engine for token ids; turn it off for engines that refuse unknown fields."""
 
 
+class OtlpConfig(_Section):
+    """The endpoint that takes OpenTelemetry data over HTTP."""
+
+    enabled: bool = False
+    """Whether there is one."""
+    host: str = "127.0.0.1"
+    """Address to listen on; one that is not the loopback needs API keys."""
+    port: int = Field(default=4318, ge=0, le=65535)
+    """Port; 0 takes a free one."""
+    folder: Path | None = None
+    """Where requests are kept for ingest; None is `otlp` in the home folder."""
+    max_body_bytes: int = Field(default=16 << 20, ge=1024)
+    """A larger request is refused with 413, also one that is larger once unpacked."""
+    max_waiting: int = Field(default=64, ge=1)
+    """Requests worked on at once; further ones are sent away with 429 to come again."""
+    segment_bytes: int = Field(default=64 << 20, ge=1024)
+    """A file is closed at this size."""
+    segment_s: float = Field(default=300.0, gt=0)
+    """A file is closed at this age."""
+
+
 class ServeConfig(_Section):
     """Everything the MoL server may be told."""
 
@@ -96,3 +117,4 @@ class ServeConfig(_Section):
     limits: LimitsConfig = LimitsConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     record: RecordConfig = RecordConfig()
+    otlp: OtlpConfig = OtlpConfig()

@@ -15,21 +15,17 @@ torn line at a segment's end. Segments are fsynced when they are closed; until
 then their bytes outlive the process but not the machine.
 """
 
-import contextlib
 import logging
-import os
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 from serving.config import RecordConfig
-from serving.disk import sync_folder
 from serving.records import Feedback, Hop, Record, Turn
+from serving.segments import Segments
 
 Make = Record | Callable[[], Iterable[Record]]
 DropReason = Literal["queue_full", "disk", "invalid", "closed"]
@@ -74,7 +70,7 @@ class Recorder:
 
     def __init__(self, folder: Path, config: RecordConfig) -> None:
         self._config = config
-        self._spool = _Spool(folder, config)
+        self._spool = Segments(folder, config.segment_bytes, config.segment_s)
         self._queue: deque[Make] = deque()
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -200,94 +196,3 @@ def _line(record: Record) -> bytes:
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"a {kind.decode()} of {len(line)} bytes; at most {MAX_LINE_BYTES} fit")
     return line
-
-
-class _Spool:
-    """The segment being written, and its successors; for one thread."""
-
-    def __init__(self, folder: Path, config: RecordConfig) -> None:
-        self._folder = folder
-        self._config = config
-        self._path = folder
-        self._file: int | None = None
-        self._size = 0
-        self._opened_s = 0.0
-        self._named_at = datetime.min.replace(tzinfo=UTC)
-
-    def write(self, lines: list[bytes]) -> tuple[int, OSError | None]:
-        """Append lines; return how many of them are in the file, and why not all.
-
-        After an error the segment ends with its last whole line and is closed; the
-        next write begins another one, in case only this file is bad.
-        """
-        data = memoryview(b"".join(lines))
-        done = 0
-        try:
-            file = self._open()
-            while done < len(data):
-                done += os.write(file, data[done:])
-        except OSError as error:
-            error.filename = error.filename or str(self._path)
-            whole, kept = 0, 0
-            while kept < len(lines) and whole + len(lines[kept]) <= done:
-                whole += len(lines[kept])
-                kept += 1
-            self._size += whole
-            self._cut()
-            return kept, error
-        self._size += done
-        if self._size >= self._config.segment_bytes:
-            self.close()
-        return len(lines), None
-
-    def expires_in_s(self) -> float | None:
-        """Return how long the open segment may still grow; None if there is none."""
-        if self._file is None:
-            return None
-        return max(0.0, self._opened_s + self._config.segment_s - time.monotonic())
-
-    def close_expired(self) -> None:
-        """Close the segment if it is too old."""
-        if self.expires_in_s() == 0.0:
-            self.close()
-
-    def close(self) -> None:
-        """Close the segment; its bytes then outlive the machine."""
-        file, self._file = self._file, None
-        if file is not None:
-            try:
-                os.fsync(file)
-                sync_folder(self._folder)
-            except OSError as error:
-                _log.error("Cannot sync %s: %s", self._path, error)
-            finally:
-                os.close(file)
-
-    def _open(self) -> int:
-        # A segment that someone removed still takes bytes, which nobody would ever see.
-        if self._file is not None and os.fstat(self._file).st_nlink == 0:
-            self.close()
-        if self._file is None:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._path = self._folder / self._name()
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self._path, flags, 0o600)
-            self._size = 0
-            self._opened_s = time.monotonic()
-        return self._file
-
-    def _name(self) -> str:
-        """Return a name that sorts after this process's earlier ones, whatever the clock does."""
-        now = max(datetime.now(UTC), self._named_at + timedelta(microseconds=1))
-        self._named_at = now
-        return f"{now:%Y%m%dT%H%M%S.%fZ}-{os.urandom(4).hex()}.jsonl"
-
-    def _cut(self) -> None:
-        if self._file is None:
-            return
-        # If even this fails a torn line stays, which ingest leaves alone.
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._file, self._size)
-            if self._size == 0:
-                self._path.unlink()
-        self.close()

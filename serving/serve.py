@@ -39,6 +39,7 @@ from serving.harness import Harnesses
 from serving.inbound import Services
 from serving.metrics import Metrics
 from serving.openai_engine import OpenAIEngine
+from serving.otlp import Journal, create_otlp
 from serving.passthrough import Passthrough
 from serving.recorder import Recorder
 from serving.replicas import Replicas
@@ -59,12 +60,9 @@ class CannotListen(MolError, OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class MolServer:
-    """A server that runs."""
+class Running:
+    """Apps that are served."""
 
-    url: str
-    admin_url: str
-    services: Services
     _servers: tuple["_Server", ...]
     _tasks: tuple["asyncio.Task[None]", ...]
 
@@ -76,6 +74,23 @@ class MolServer:
         """Tell it to stop: requests under way are finished first."""
         for server in self._servers:
             server.should_exit = True
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpServer(Running):
+    """An endpoint for OpenTelemetry data, alone."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class MolServer(Running):
+    """The MoL server."""
+
+    url: str
+    admin_url: str
+    otlp_url: str | None
+    services: Services
 
 
 @contextlib.asynccontextmanager
@@ -92,12 +107,7 @@ async def running(
         CannotListen: if a port cannot be had.
         MolError: if the conversations of before cannot be opened.
     """
-    keys = Keys.from_environment(environment)
-    if not keys and not is_loopback(config.host):
-        raise KeysInvalid(
-            f"Host {config.host!r} is not the loopback, so API keys are needed. Set MOL_API_KEYS "
-            "or MOL_API_KEYS_FILE, or listen on '127.0.0.1'."
-        )
+    keys = _keys_for(config.host, environment)
     home.mkdir(parents=True, exist_ok=True)
     admin_keys = _admin_keys(home, environment)
     async with contextlib.AsyncExitStack() as stack:
@@ -106,25 +116,79 @@ async def running(
         for sock in (public, admin):
             _give_up_on_deaf_clients(sock, config.timeouts.body_s)
         services, background = await _start(stack, home, profile, config, keys)
-        table = home / "slots.json"
-        servers = (
-            _Server(create_app(services), config.timeouts.body_s),
-            _Server(create_admin(services.versions, table, admin_keys), config.timeouts.body_s),
-        )
-        tasks = [
-            asyncio.create_task(s.serve([sock]))
-            for s, sock in zip(servers, (public, admin), strict=True)
+        table, head_s = home / "slots.json", config.timeouts.body_s
+        served = [
+            (_Server(create_app(services), head_s), public),
+            (_Server(create_admin(services.versions, table, admin_keys), head_s), admin),
         ]
+        if config.otlp.enabled:
+            served.append(_otlp(stack, home, config, environment))
+        servers = tuple(server for server, _ in served)
+        tasks = tuple(asyncio.create_task(server.serve([sock])) for server, sock in served)
         for work in background:
             task = asyncio.create_task(work)
             stack.push_async_callback(_cancelled, task)
-        server = MolServer(_url(public), _url(admin), services, servers, tuple(tasks))
+        otlp_url = _url(served[2][1]) if config.otlp.enabled else None
+        server = MolServer(servers, tasks, _url(public), _url(admin), otlp_url, services)
         try:
             await _first_table(services.versions)
             yield server
         finally:
             server.stop()
             await asyncio.gather(*tasks)
+
+
+@contextlib.asynccontextmanager
+async def collecting(
+    home: Path, config: ServeConfig, environment: Mapping[str, str] = os.environ
+) -> AsyncIterator[OtlpServer]:
+    """Take OpenTelemetry data while the block runs, without a model server.
+
+    Raises:
+        KeysInvalid: if keys are missing where they are needed, or unusable.
+        CannotListen: if the port cannot be had.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        server, sock = _otlp(stack, home, config, environment)
+        task = asyncio.create_task(server.serve([sock]))
+        running = OtlpServer((server,), (task,), _url(sock))
+        try:
+            yield running
+        finally:
+            running.stop()
+            await task
+
+
+def _otlp(
+    stack: contextlib.AsyncExitStack,
+    home: Path,
+    config: ServeConfig,
+    environment: Mapping[str, str],
+) -> tuple["_Server", socket.socket]:
+    """Open the endpoint for OpenTelemetry data and what it writes to."""
+    otlp, body_s = config.otlp, config.timeouts.body_s
+    keys = _keys_for(otlp.host, environment)
+    sock = stack.enter_context(_listening(otlp.host, otlp.port, "'--otlp-port'"))
+    _give_up_on_deaf_clients(sock, body_s)
+    journal = Journal(otlp.folder or home / "otlp", otlp)
+    journal.start()
+    stack.push_async_callback(asyncio.to_thread, journal.close)
+    return _Server(create_otlp(journal, keys, otlp, body_s), body_s), sock
+
+
+def _keys_for(host: str, environment: Mapping[str, str]) -> Keys:
+    """Return the API keys in force.
+
+    Raises:
+        KeysInvalid: without any where others than this machine can reach us.
+    """
+    keys = Keys.from_environment(environment)
+    if not keys and not is_loopback(host):
+        raise KeysInvalid(
+            f"Host {host!r} is not the loopback, so API keys are needed. Set MOL_API_KEYS "
+            "or MOL_API_KEYS_FILE, or listen on '127.0.0.1'."
+        )
+    return keys
 
 
 async def _start(
@@ -251,7 +315,7 @@ def spare_garbage_collection() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def stop_on_signals(server: MolServer) -> None:
+def stop_on_signals(server: Running) -> None:
     """Let SIGINT and SIGTERM stop the server; a second one ends the process at once."""
     loop = asyncio.get_running_loop()
 
@@ -264,14 +328,16 @@ def stop_on_signals(server: MolServer) -> None:
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def _listening(
+    host: str, port: int, flags: str = "'--serve.port' or '--serve.admin-port'"
+) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         sock = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise CannotListen(
             f"Cannot listen on {host}:{port}: {error.strerror or error}. "
-            "Choose another with '--serve.port' or '--serve.admin-port'; 0 takes a free one."
+            f"Choose another with {flags}; 0 takes a free one."
         ) from error
     with sock:
         # Inherited by what it accepts. asyncio sets it only where a socket's protocol is named;
