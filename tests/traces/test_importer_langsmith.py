@@ -153,3 +153,15 @@ def test_the_bulk_exports_parquet_gives_the_same_hop(tmp_path: Path) -> None:
 
     assert file.format == "langsmith"
     assert decoded(made) == hop_of(row)
+
+
+def test_child_runs_and_pages_are_the_runs_in_them() -> None:
+    tree = {**ROOT, "child_runs": [ASKING, ANSWERING]}
+
+    made = rows_of(tree)
+    page = rows_of({"runs": [ROOT, ASKING, COMPLETED, 3], "cursors": {"next": None}})
+
+    assert [r.table for r in made] == ["skipped", "hops", "hops"]
+    assert [decoded(r) for r in made[1:]] == [hop_of(ASKING), hop_of(ANSWERING)]
+    assert [r.table for r in page] == ["skipped", "hops", "quarantine", "quarantine"]
+    assert json.loads(page[2].values["raw"]) == {"runs": [COMPLETED]}

@@ -3,6 +3,7 @@
     a run of type llm       -> a hop, and a signal for each of its `feedback_stats`
     any other run           -> skipped, but the signals about it are about its trace's turn
     a feedback of the API   -> a signal
+    a run with `child_runs`, or a page of the API ({"runs": [...]})  -> the rows of all of them
 
 `inputs` and `outputs` have the shape of whatever was traced, see `traces.importers.conversations`.
 `feedback_stats` are averages: the number of votes is kept in the detail, the voters are not told.
@@ -29,11 +30,12 @@ from traces.importers.cells import (
 from traces.importers.chat_bodies import Answered
 from traces.importers.conversations import read_input, read_output
 from traces.importers.messages import Usage, decoded, read_tools, read_usage
-from traces.importers.rows import LineRefused, Row, feedback_row, hop_row
+from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
 from traces.importers.signals import signal
 
 NAME = "langsmith"
 
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _SESSION = ("session_id", "conversation_id", "thread_id")
 _APART = ("model", "model_name", "messages", "tools", "functions", "_type")
 _SOURCES: dict[str, Annotator] = {
@@ -45,6 +47,8 @@ def recognises(value: Any) -> bool:
     """Return whether an item is a run or a feedback."""
     if not isinstance(value, dict):
         return False
+    if _is_page(value):
+        return any(isinstance(run, dict) and _is_run(run) for run in value["runs"])
     return _is_run(value) or _is_feedback(value)
 
 
@@ -54,12 +58,32 @@ def parse(value: Any) -> Iterable[Row]:
     Raises:
         LineRefused: if it is neither, or lacks what a call needs.
     """
-    if _is_run(value):
-        yield from _run(value)
+    if _is_page(value):
+        yield from _parts(value["runs"])
+    elif _is_run(value):
+        yield from _run({k: v for k, v in value.items() if k != "child_runs"})
+        yield from _parts(items(value.get("child_runs")))
     elif _is_feedback(value):
         yield _feedback(value)
     else:
         raise LineRefused("unknown_kind", "neither a run nor a feedback of LangSmith")
+
+
+def _parts(runs: list[Any]) -> Iterator[Row]:
+    """Yield the rows of several runs; what is wrong with one leaves the others alone."""
+    for run in runs:
+        try:
+            if not isinstance(run, dict):
+                raise LineRefused("not_an_object", f"a JSON {type(run).__name__}, not an object")
+            yield from parse(run)
+        except LineRefused as refusal:
+            yield refused(refusal.reason, str(refusal), {"runs": [run]})
+        except _MALFORMED as error:
+            yield refused("bad_record", f"{type(error).__name__}: {error}", {"runs": [run]})
+
+
+def _is_page(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("runs"), list)
 
 
 def _is_run(value: dict[str, Any]) -> bool:
