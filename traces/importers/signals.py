@@ -3,8 +3,9 @@
 Tools record a number on a scale that they do not name, a label, or both. Here a label that is a
 verdict decides (`pass`, `down`); else the number, if it lies in [0, 1]; a number on another scale
 cannot be judged and is kept as a comment. A human's verdict is a thumb, code's a verifier's
-score. Who judged is often unsaid: a clean verdict then stands, but a grade between 0 and 1 counts
-as a model's, which decides nothing alone.
+score. Who judged is often unsaid: a name such as `thumbs_up` or `user-feedback` tells it was a
+user; else a clean verdict stands, but a grade between 0 and 1 counts as a model's, which decides
+nothing alone.
 """
 
 from datetime import datetime
@@ -21,6 +22,13 @@ _BAD = _DOWN | {
     "fail", "failed", "false", "no", "incorrect", "bad", "negative", "failure", "wrong", "rejected",
 }  # fmt: skip
 _THUMBS = _UP | _DOWN | {"thumb", "thumbs"}
+_USERS = frozenset(
+    f"{user}{sep}{word}"
+    for user in ("user", "end_user")
+    for sep in ("_", "-", " ")
+    for word in ("feedback", "score", "rating", "vote", "thumb", "thumbs")
+)
+"""Names of scores that say a user gave them."""
 _ANNOTATORS: dict[str, Annotator] = {
     "human": "human", "annotation": "human", "user": "human",
     "llm": "model", "model": "model", "llm_judge": "model", "ai_judge": "model", "eval": "model",
@@ -48,7 +56,9 @@ def signal(
     """Return one annotation, score or evaluation as feedback."""
     verdict = _verdict(score, label)
     word = (label or "").strip().lower()
-    thumb = annotator == "human" or (annotator is None and {word, name.lower()} & _THUMBS)
+    thumb = annotator == "human" or (
+        annotator is None and {word, name.lower()} & (_THUMBS | _USERS)
+    )
     kind: FeedbackKind
     value: float | None = None
     if verdict is None:
