@@ -195,6 +195,14 @@ def test_what_is_no_call_is_quarantined_with_its_reason(
     assert (row.table, row.values["reason"]) == ("quarantine", reason)
 
 
+def test_an_embedding_is_counted() -> None:
+    body = {"object": "list", "model": "e", "data": [{"embedding": [0.1]}]}
+
+    (row,) = rows_as("openai", logged(request={"model": "e", "input": "a"}, response=body))
+
+    assert (row.table, row.values) == ("skipped", {"reason": "call_without_text"})
+
+
 def test_a_recorded_stream_gives_the_call_that_its_chunks_make_up() -> None:
     chunks = [json.loads(line) for line in (DATA / "openai_stream.jsonl").read_text().splitlines()]
     pieces = [

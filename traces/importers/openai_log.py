@@ -47,6 +47,11 @@ def parse(value: Any) -> Iterable[Row]:
         if not isinstance(value, list) and not _is_response(value):
             raise LineRefused("unknown_kind", "neither a logged call nor a response")
         value = {"request": None, "response": value}
+    response = decoded(value.get("response"))
+    if isinstance(response, dict) and isinstance(response.get("data"), list):
+        # Embeddings and images.
+        yield Row("skipped", {"reason": "call_without_text"})
+        return
     yield hop_row(_hop(value))
 
 
