@@ -1,73 +1,73 @@
-"""The hop join: engine calls, and client requests where captured, become turns.
+"""The hop join: engine calls that name no turn, and client requests, become turns.
 
-Pure. Hops that know their turn keep it. The others are grouped by routing key
-and cut at route hops; a client request is matched to a group by time and text; a
-call that carries tool results belongs to the turn that made the tool call; and
-turns whose history extends another's form one conversation. Every hop and every
-request ends in exactly one turn, whatever is missing.
+Pure, over all such calls of one source. Calls are grouped by routing key and cut where a new
+request begins; a client request is matched to a group by time and text; a call that carries
+tool results belongs to the turn that made the tool call; and turns whose history extends
+another's form one conversation. Every call and every request ends in exactly one turn,
+whatever is missing.
+
+Texts and histories are numbers here (see `traces.histories`): a million calls fit in memory.
+In: `HopFacts` by key and time, `RequestFacts`. Out: `Unit`s, and which form a conversation.
 """
 
-import hashlib
+from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
 
-from serving.records import NO_KEY, Message, canonical_json
+from traces.histories import NO_NODE, Histories, text_hash
 
-_SLACK = timedelta(milliseconds=50)
-_CLOSED_WITHIN = timedelta(minutes=10)
+_SLACK_US = 50_000
+_CLOSED_WITHIN_US = 600_000_000
+
+Calls = tuple[int, ...]
+"""Hashes of the ids of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class HopFacts:
     """What the join needs of a hop."""
 
-    hop_id: str
-    source: str
-    key: str
-    """The hop's `conversation_id`: in a harness capture, its routing key."""
-    turn_id: str | None
+    key: int | None
+    """Stands for the routing key; None if the caller named none."""
+    order: int
+    """Place among all hops by time."""
     user: str | None
-    seq: int
     role: str
-    slot: str
-    digest: str | None
-    status: str
-    error: str | None
-    started_at: datetime
-    ended_at: datetime
-    text: str
-    """Content of the last user message."""
-    completion: Message | None
-    response_id: str | None
-    answers_calls: frozenset[str]
-    """Ids of tool calls whose results end the messages."""
-    keys: tuple[str, ...]
-    """History keys of the messages, then of the messages with the completion."""
-    canary: bool
+    ok: bool
+    started_us: int
+    text: int
+    """Hash of the last user message."""
+    answers: Calls
+    """Tool calls whose results end the messages."""
+    calls: Calls
+    """Tool calls that the completion makes."""
+    prior: int
+    """Node of the history before this call, up to the last answer."""
+    whole: int
+    """Node of the history with this call's completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
     """What the join needs of a client request."""
 
-    request_id: str
-    source: str
-    started_at: datetime
-    ended_at: datetime
+    number: int
+    """Place among all requests by time."""
+    started_us: int
+    ended_us: int
     user: str | None
-    text: str
-    answers_calls: frozenset[str]
-    keys: tuple[str, ...]
+    text: int
+    text_length: int
+    answers: Calls
+    prior: int
+    whole: int
     """As in `HopFacts`, of what the client sent and got."""
-    links: tuple[str, ...]
-    """Ids that this request shares with others of its conversation."""
+    links: tuple[int, ...]
+    """Hashes of the ids that this request shares with others of its conversation."""
     conversation: str | None
-    response_id: str | None
-    answer: Message | None
-    route: str | None
+    answered: bool
     decision: str | None
     error: str | None
     abandoned: bool
@@ -77,26 +77,38 @@ class RequestFacts:
 
 @dataclass(slots=True)
 class Group:
-    """Hops of one client request, in order."""
+    """Hops of one client request, in order, and what the join needs of all of them."""
 
-    hops: list[HopFacts]
-    routed_text: str = ""
-    """The route hop's text without the prompt around it, as far as known."""
+    number: int
+    """Counts the groups as they came: by key, then by time."""
+    key: int | None
+    started_us: int
+    user: str | None
+    routed: bool
+    """Whether the first hop is a route."""
+    follows: Calls = ()
+    """Tool calls whose results the first hop carries, if it is an answer."""
+    answers: Calls = ()
+    """The same of all answer hops."""
+    calls: Calls = ()
+    answered: bool = False
+    """Whether there is an answer hop."""
+    summed_up: bool = False
+    prior: int = NO_NODE
+    """Of the first answer hop."""
+    wholes: tuple[int, ...] = ()
+    """Of all answer hops that were completed."""
+    texts: tuple[int, ...] = ()
+    """Hashes of what these hops may be about; only where there are client requests."""
+    route_texts: tuple[str, ...] = ()
+    """Texts of route hops within a prompt that is not known; likewise."""
 
-    @property
-    def started_at(self) -> datetime:
-        """When the first hop began."""
-        return self.hops[0].started_at
-
-    @property
-    def answers(self) -> list[HopFacts]:
-        """The answer hops."""
-        return [h for h in self.hops if h.role == "answer"]
-
-    def asks(self, text: str) -> bool:
-        """Whether these hops are about this user text."""
-        return any(
-            h.text == text or (h.role == "route" and h.text.startswith(text)) for h in self.hops
+    def asks(self, request: RequestFacts) -> bool:
+        """Whether these hops are about what the client asked."""
+        if not request.text_length:
+            return False
+        return request.text in self.texts or any(
+            text_hash(text[: request.text_length]) == request.text for text in self.route_texts
         )
 
 
@@ -104,171 +116,172 @@ class Group:
 class Unit:
     """A turn in the making."""
 
-    groups: list[Group] = field(default_factory=list)
-    requests: list[RequestFacts] = field(default_factory=list)
+    groups: list[Group]
+    requests: tuple[RequestFacts, ...] = ()
 
     @property
-    def hops(self) -> list[HopFacts]:
-        """All hops, in order."""
-        return [h for group in self.groups for h in group.hops]
-
-    @property
-    def started_at(self) -> datetime:
+    def started_us(self) -> int:
         """When the client asked, or the first hop began."""
-        times = [r.started_at for r in self.requests if not r.bare]
-        return min(times + [g.started_at for g in self.groups])
+        times = [r.started_us for r in self.requests if not r.bare]
+        return min(times + [g.started_us for g in self.groups], default=0)
 
     @property
     def user(self) -> str | None:
         """Who asked, where known."""
-        users = [r.user for r in self.requests] + [h.user for h in self.hops]
+        users = [*(r.user for r in self.requests), *(g.user for g in self.groups)]
         return next((user for user in users if user), None)
 
-    @property
-    def text(self) -> str:
-        """What was asked."""
-        if self.requests and not self.requests[0].bare:
-            return self.requests[0].text
-        answers = [h.text for h in self.hops if h.role == "answer"]
-        return (answers or [g.routed_text for g in self.groups] or [""])[0]
+
+@dataclass(slots=True)
+class Groups:
+    """All groups of a source."""
+
+    groups: list[Group]
+    starts: "array[int]"
+    """By group number: how many hops came before it."""
+    orders: "array[int]"
+    """By group number: `order` of its first hop."""
 
 
-def history_keys(messages: Iterable[Message]) -> list[str]:
-    """Return a hash of each prefix of a history that ends in an assistant's or a whole one.
+def group(hops: Iterable[HopFacts], *, texts: bool = True) -> Groups:
+    """Group hops that come by key and time, cut where a new request begins.
 
-    System messages do not count: harnesses add and change them.
+    `texts` keeps what client requests are matched by.
     """
-    running = hashlib.sha256()
-    keys: list[str] = []
-    role = ""
-    for message in messages:
-        if message.role == "system":
-            continue
-        calls = [[c.name, c.arguments] for c in message.tool_calls]
-        role = message.role
-        running.update(canonical_json([role, message.content.strip(), calls]).encode())
-        if role == "assistant":
-            keys.append(running.hexdigest())
-    if role and role != "assistant":
-        keys.append(running.hexdigest())
-    return keys
+    found = Groups([], array("q"), array("q"))
+    current: Group | None = None
+    last: HopFacts | None = None
+    failed: HopFacts | None = None
+    for place, hop in enumerate(hops):
+        if current is None or last is None or _begins(current, last, failed, hop):
+            current = Group(len(found.groups), hop.key, hop.started_us, None, hop.role == "route")
+            current.follows = hop.answers if hop.role == "answer" else ()
+            found.groups.append(current)
+            found.starts.append(place)
+            found.orders.append(hop.order)
+            failed = None
+        _include(current, hop)
+        if texts and hop.text not in current.texts:
+            current.texts += (hop.text,)
+        last = hop
+        if hop.role == "answer":
+            failed = None if hop.ok else hop
+    return found
 
 
-def join(hops: Sequence[HopFacts], requests: Sequence[RequestFacts]) -> list[list[Unit]]:
-    """Return turns by conversation, each in order; the conversations by their first turn."""
-    groups = _group(hops)
-    _strip_route_prompts(groups)
-    units = _merge(_assign(groups, requests))
-    return _converse(units)
+def _include(current: Group, hop: HopFacts) -> None:
+    current.user = current.user or hop.user
+    current.calls += hop.calls
+    current.summed_up = current.summed_up or hop.role == "summary"
+    if hop.role == "answer":
+        if not current.answered:
+            current.answered, current.prior = True, hop.prior
+        current.answers += hop.answers
+        if hop.whole != NO_NODE:
+            current.wholes += (hop.whole,)
 
 
-def _group(hops: Sequence[HopFacts]) -> list[Group]:
-    """Group hops by their turn, or by routing key, cut where a new request begins."""
-    known: dict[tuple[str, str, str | None], list[HopFacts]] = defaultdict(list)
-    for hop in hops:
-        known[(hop.source, hop.key if hop.turn_id is None else "", hop.turn_id)].append(hop)
-    groups: list[Group] = []
-    for (_, _, turn_id), members in known.items():
-        if turn_id is not None:
-            groups.append(Group(sorted(members, key=lambda h: (h.seq, h.started_at, h.hop_id))))
-            continue
-        members.sort(key=lambda h: (h.started_at, h.seq, h.hop_id))
-        current = Group([members[0]])
-        for hop in members[1:]:
-            if _begins(current, hop):
-                groups.append(current)
-                current = Group([hop])
-            else:
-                current.hops.append(hop)
-        groups.append(current)
-    return sorted(groups, key=lambda g: (g.started_at, g.hops[0].seq, g.hops[0].hop_id))
-
-
-def _strip_route_prompts(groups: list[Group]) -> None:
-    """Take the route prompt off route texts; turns with an answer hop show what it is."""
-    prompts: set[str] = set()
-    for group in groups:
-        asked = next((h.text for h in group.answers), None)
-        first = group.hops[0]
-        if asked and first.role == "route" and first.text.startswith(asked):
-            prompts.add(first.text.removeprefix(asked))
-    for group in groups:
-        text = group.hops[0].text
-        endings = [p for p in prompts if p and text.endswith(p)]
-        group.routed_text = text.removesuffix(max(endings, key=len)) if endings else text
-
-
-def _begins(group: Group, hop: HopFacts) -> bool:
-    """Whether `hop` opens the next request of the same routing key."""
+def _begins(current: Group, last: HopFacts, failed: HopFacts | None, hop: HopFacts) -> bool:
+    """Whether `hop` opens the next request; `failed` is the last answer hop if it failed."""
+    if current.key != hop.key:
+        return True
     if hop.role == "route":
-        return bool(group.answers) or group.hops[-1].text != hop.text
-    return hop.role == "answer" and not hop.answers_calls and group.hops[-1].role == "summary"
+        return current.answered or last.text != hop.text
+    if hop.role != "answer":
+        return False
+    if hop.key is None:
+        # Calls of many clients: what belongs together is told by histories and tool calls.
+        return last.role != "route"
+    if hop.answers:
+        return False
+    if last.role == "summary":
+        return True
+    if current.routed or not current.answered:
+        return False
+    # Without a router every answer is a request of its own, unless it repeats one that failed.
+    return failed is None or (failed.text, failed.prior) != (hop.text, hop.prior)
 
 
-def _assign(groups: list[Group], requests: Sequence[RequestFacts]) -> list[Unit]:
+def join(
+    grouped: Groups, requests: Sequence[RequestFacts], histories: Histories
+) -> tuple[list[Unit], "array[int]"]:
+    """Return turns in order of time, and for each the index of its conversation's first one."""
+    order = sorted(range(len(grouped.groups)), key=grouped.orders.__getitem__)
+    units = [Unit([grouped.groups[number]]) for number in order]
+    units = _merge(_assign(units, requests), histories)
+    return units, _converse(units, histories)
+
+
+def _assign(units: list[Unit], requests: Sequence[RequestFacts]) -> list[Unit]:
     """Give each client request its hops: those that began while it ran and share its text."""
-    units = [Unit([group]) for group in groups]
-    starts = [group.started_at for group in groups]
+    starts = array("q", (unit.groups[0].started_us for unit in units))
     alone: list[Unit] = []
-    for request in sorted(requests, key=lambda r: (r.bare, r.started_at, r.request_id)):
-        slack = _CLOSED_WITHIN if request.abandoned else _SLACK
-        low = bisect_left(starts, request.started_at - slack)
-        high = bisect_left(starts, request.ended_at + _SLACK)
+    for request in sorted(requests, key=lambda r: (r.bare, r.number)):
+        slack = _CLOSED_WITHIN_US if request.abandoned else _SLACK_US
+        low = bisect_left(starts, request.started_us - slack)
+        high = bisect_left(starts, request.ended_us + _SLACK_US)
         near = [u for u in units[low:high] if _fits(u, request)]
         if near:
-            best = min(near, key=lambda u: abs(u.groups[0].started_at - request.started_at))
-            best.requests.append(request)
+            best = min(near, key=lambda u: abs(u.groups[0].started_us - request.started_us))
+            best.requests += (request,)
         else:
-            alone.append(Unit([], [request]))
+            alone.append(Unit([], (request,)))
     return units + alone
 
 
 def _fits(unit: Unit, request: RequestFacts) -> bool:
-    group = unit.groups[0]
-    if group.hops[0].source != request.source:
-        return False
+    first = unit.groups[0]
     if request.bare:
         # The harness asks for a summary only when the answer reached the client.
-        return not unit.requests and all(h.role != "summary" for h in group.hops)
-    if request.answers_calls:
-        return any(request.answers_calls & hop.answers_calls for hop in group.answers)
-    return not unit.requests and bool(request.text) and group.asks(request.text)
+        return not unit.requests and not first.summed_up
+    if request.answers:
+        return not set(request.answers).isdisjoint(first.answers)
+    return not unit.requests and first.asks(request)
 
 
-def _merge(units: list[Unit]) -> list[Unit]:
-    """Join what follows a tool result to the turn that made the call."""
-    makers: dict[tuple[str, str], Unit] = {}
+def _merge(units: list[Unit], histories: Histories) -> list[Unit]:
+    """Join what follows a tool result to the turn that made the call.
+
+    Of two that made a call of the same id, the one whose history is this one's is meant.
+    """
+    makers: dict[int, Unit] = {}
     merged: list[Unit] = []
-    for unit in sorted(units, key=lambda u: u.started_at):
-        continued = _continued_calls(unit)
-        maker = next((makers[k] for k in continued if k in makers), None)
+    for unit in sorted(units, key=lambda u: u.started_us):
+        maker = _maker(unit, makers, histories)
+        for made in [key for g in unit.groups for key in _made(g)]:
+            makers[made] = maker or unit
         if maker is not None:
             maker.groups += unit.groups
             maker.requests += unit.requests
         else:
             merged.append(unit)
-        for hop in unit.hops:
-            for call in hop.completion.tool_calls if hop.completion else ():
-                if call.id:
-                    makers[(hop.source, call.id)] = maker or unit
     return merged
 
 
-def _continued_calls(unit: Unit) -> list[tuple[str, str]]:
-    calls: list[tuple[str, str]] = []
-    if unit.groups and unit.groups[0].hops[0].turn_id is None:
-        first = unit.groups[0].hops[0]
-        if first.role == "answer":
-            calls = [(first.source, call) for call in sorted(first.answers_calls)]
-    elif unit.requests:
-        first_request = unit.requests[0]
-        calls = [(first_request.source, call) for call in sorted(first_request.answers_calls)]
-    return calls
+def _made(group: Group) -> list[int]:
+    """Return what a group's tool calls are found by: the call in its history, then the call."""
+    return [hash((call, whole)) for call in group.calls for whole in group.wholes] + [*group.calls]
 
 
-def _converse(units: list[Unit]) -> list[list[Unit]]:
+def _maker(unit: Unit, makers: dict[int, Unit], histories: Histories) -> Unit | None:
+    calls, prior = _follows(unit)
+    for node in histories.prefixes(prior) if calls else ():
+        found = next((makers[k] for c in calls if (k := hash((c, node))) in makers), None)
+        if found is not None:
+            return found
+    return next((makers[call] for call in calls if call in makers), None)
+
+
+def _follows(unit: Unit) -> tuple[list[int], int]:
+    """Return the tool calls whose results a turn begins with, and the history before it."""
+    if unit.groups:
+        return sorted(unit.groups[0].follows), unit.groups[0].prior
+    return sorted(unit.requests[0].answers), unit.requests[0].prior
+
+
+def _converse(units: list[Unit], histories: Histories) -> "array[int]":
     """Link turns that share an id or whose history extends an earlier turn's."""
-    parent = list(range(len(units)))
+    parent = array("q", range(len(units)))
 
     def root(index: int) -> int:
         while parent[index] != index:
@@ -276,44 +289,48 @@ def _converse(units: list[Unit]) -> list[list[Unit]]:
             index = parent[index]
         return index
 
-    units = sorted(units, key=lambda u: (u.started_at, [h.hop_id for h in u.hops]))
-    linked: dict[str, int] = {}
-    finished: dict[tuple[str | None, str], int] = {}
+    linked: dict[int, int] = {}
+    finished: dict[str | None, dict[int, int]] = defaultdict(dict)
     for index, unit in enumerate(units):
-        for link in _links(unit):
-            parent[root(index)] = root(linked.setdefault(link, index))
-        earlier = _extended(unit, finished)
-        if earlier is not None:
-            parent[root(index)] = root(earlier)
-        for whole in _whole_keys(unit):
-            finished[(unit.user, whole)] = index
-    conversations: dict[int, list[Unit]] = {}
-    for index, unit in enumerate(units):
-        conversations.setdefault(root(index), []).append(unit)
-    return sorted(conversations.values(), key=lambda c: c[0].started_at)
+        known = finished[unit.user]
+        for earlier in [linked.setdefault(link, index) for link in _links(unit)]:
+            _unite(parent, root(index), root(earlier))
+        extended = _extended(unit, known, histories)
+        if extended is not None:
+            _unite(parent, root(index), root(extended))
+        for whole in _wholes(unit):
+            known[whole] = index
+    return array("q", (root(index) for index in range(len(units))))
 
 
-def _links(unit: Unit) -> list[str]:
-    keys = [f"{h.source} {h.key}" for h in unit.hops if h.key != NO_KEY]
-    return [*dict.fromkeys(keys), *(link for r in unit.requests for link in r.links)]
+def _unite(parent: "array[int]", one: int, other: int) -> None:
+    # The earlier one is the root, so that a root is its conversation's first turn.
+    parent[max(one, other)] = min(one, other)
 
 
-def _extended(unit: Unit, finished: dict[tuple[str | None, str], int]) -> int | None:
+def _links(unit: Unit) -> list[int]:
+    links = [g.key for g in unit.groups if g.key is not None]
+    return [*dict.fromkeys(links), *(link for r in unit.requests for link in r.links)]
+
+
+def _extended(unit: Unit, finished: dict[int, int], histories: Histories) -> int | None:
     """Return the turn whose whole history is the longest prefix of this one's.
 
     The whole of this one's own is none: the same question with the same answer is asked in
     many conversations.
     """
-    histories = [r.keys for r in unit.requests[:1]]
-    histories += [h.keys for h in unit.hops if h.role == "answer"][:1]
-    for keys in histories:
-        for key in reversed(keys[:-1]):
-            if (unit.user, key) in finished:
-                return finished[(unit.user, key)]
+    priors = [r.prior for r in unit.requests[:1]]
+    priors += [g.prior for g in unit.groups if g.answered][:1]
+    for prior in priors:
+        for node in histories.prefixes(prior):
+            if node in finished:
+                return finished[node]
     return None
 
 
-def _whole_keys(unit: Unit) -> list[str]:
-    """Return the keys of the finished histories: what a following request begins with."""
-    whole = [r.keys[-1] for r in unit.requests if r.keys and r.answer]
-    return whole + [h.keys[-1] for h in unit.hops if h.role == "answer" and h.keys and h.completion]
+def _wholes(unit: Unit) -> list[int]:
+    """Return the nodes of the finished histories: what a following request begins with."""
+    return [
+        *(r.whole for r in unit.requests if r.whole != NO_NODE),
+        *(whole for g in unit.groups for whole in g.wholes),
+    ]

@@ -1,63 +1,75 @@
 """Client requests of a harness capture, as the hop join needs them.
 
-In: the body of a `requests` row (a line of `turns.jsonl`). Out: `RequestFacts`.
+In: the body of a `requests` row (a line of `turns.jsonl`). Out: `Request`.
 Chat completions and responses, plain and streamed, refused and abandoned ones.
 """
 
 import json
-from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from serving.records import Message, utc_from_timestamp
+from serving.records import Message
 from serving.sse import Stream, reassemble
-from traces.importers.mindlab import SOURCE, error_text
-from traces.join import RequestFacts, history_keys
+from traces.histories import Histories, history_labels, message_label, text_hash
+from traces.importers.mindlab import error_text
+from traces.join import RequestFacts
 
 
-def request_facts(request_id: str, body: str) -> RequestFacts:
+class Request(NamedTuple):
+    """A client request: what the join needs, and what is only passed on."""
+
+    facts: RequestFacts
+    text: str
+    """The last user message."""
+    answer: Message | None
+    response_id: str | None
+
+
+def read_request(number: int, body: str, histories: Histories) -> Request:
     """Read a client request; fields of an odd shape count as absent."""
     record = json.loads(body)
     request = _dict(record.get("request"))
-    started_at = utc_from_timestamp(float(record["ts"]))
+    started_us = round(float(record["ts"]) * 1e6)
     messages = _messages(request)
     got = _response(record)
-    metadata = got["metadata"]
     answer: Message | None = got["answer"]
     note = record.get("note")
+    text = next((m.content for m in reversed(messages) if m.role == "user"), "")
+    said = message_label(answer) if answer else None
+    prior, whole = histories.add(history_labels(messages), said)
     # The harness makes a new mol_conversation_id for each request that names none,
     # so it is a link between requests, never proof that two are apart.
-    conversation = metadata.get("mol_conversation_id")
+    conversation = got["metadata"].get("mol_conversation_id")
     links = [conversation, got["response_id"], request.get("previous_response_id")]
-    return RequestFacts(
-        request_id=request_id,
-        source=SOURCE,
-        started_at=started_at,
-        ended_at=started_at + timedelta(seconds=float(record.get("duration_s") or 0.0)),
+    facts = RequestFacts(
+        number=number,
+        started_us=started_us,
+        ended_us=started_us + round(float(record.get("duration_s") or 0.0) * 1e6),
         user=request.get("user"),
-        text=next((m.content for m in reversed(messages) if m.role == "user"), ""),
-        answers_calls=answered_calls(messages),
-        keys=tuple(history_keys([*messages, answer] if answer else messages)),
-        links=tuple(f"{SOURCE} {link}" for link in links if link),
+        text=text_hash(text),
+        text_length=len(text),
+        answers=answered_calls(messages),
+        prior=prior,
+        whole=whole,
+        links=tuple(text_hash(str(link)) for link in links if link),
         conversation=conversation,
-        response_id=got["response_id"],
-        answer=answer,
-        route=metadata.get("mol_selected_route"),
-        decision=metadata.get("mol_decision"),
+        answered=answer is not None,
+        decision=got["metadata"].get("mol_decision"),
         error=str(note) if note else got["error"],
         abandoned=bool(note),
         bare=bool(note) and not request,
     )
+    return Request(facts, text, answer, got["response_id"])
 
 
-def answered_calls(messages: list[Message] | tuple[Message, ...]) -> frozenset[str]:
-    """Return the ids of the tool calls whose results end the messages."""
-    calls: set[str] = set()
+def answered_calls(messages: list[Message]) -> tuple[int, ...]:
+    """Return the hashes of the ids of the tool calls whose results end the messages."""
+    calls: list[int] = []
     for message in reversed(messages):
         if message.role != "tool":
             break
         if message.tool_call_id:
-            calls.add(message.tool_call_id)
-    return frozenset(calls)
+            calls.append(text_hash(message.tool_call_id))
+    return tuple(calls)
 
 
 def _messages(request: dict[str, Any]) -> list[Message]:
