@@ -140,11 +140,16 @@ def test_a_score_that_is_no_number_is_set_aside_and_the_row_kept() -> None:
 
 def test_a_row_logged_again_after_its_evaluation_adds_only_the_score(tmp_path: Path) -> None:
     before = {name: value for name, value in NEW.items() if name != "evaluation_result"}
-    for name, row in (("a", before), ("b", NEW)):
+    before["rollout_status"] = {"code": 101, "message": "Rollout is running"}
+    for name, row in (("a", before), ("b", NEW), ("c", {**before, "pid": 2})):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    home = tmp_path / ".mol"
 
-    ingest(tmp_path / ".mol", tmp_path / "a.jsonl")
-    report = ingest(tmp_path / ".mol", tmp_path / "b.jsonl")
+    ingest(home, tmp_path / "a.jsonl")
+    report = ingest(home, tmp_path / "b.jsonl")
 
-    added = {name: n for name, n in report.funnel.items() if name.endswith("_added") and n}
-    assert added == {"feedback_added": 1}
+    assert (report.funnel["hops_added"], report.funnel["feedback_added"]) == (0, 1)
+    assert query(home, "SELECT status FROM turns")[1] == [("ok",)]
+    # What was said before the end does not win over it, whenever it comes.
+    assert not ingest(home, tmp_path / "c.jsonl").added
+    assert query(home, "SELECT status FROM turns")[1] == [("ok",)]
