@@ -161,6 +161,19 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("started_at", "time"),
         Column("body", "json"),
     ),
+    # Content of calls that came apart from their spans; see `traces.span_events`. `seq` is the
+    # event's time in nanoseconds.
+    "span_events": (
+        Column("event_id", "text"),
+        Column("source", "text"),
+        Column("trace_id", "text"),
+        Column("span_id", "text"),
+        Column("name", "text"),
+        Column("seq", "int"),
+        Column("occurred_at", "time"),
+        Column("body", "json"),
+        _DAY,
+    ),
     "outcomes": (
         Column("turn_id", "text"),
         _optional("success", "bool"),
@@ -247,7 +260,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 """Table name to columns, in order."""
 
-PARTITIONED = frozenset({"hops", "messages", "turns", "feedback"})
+PARTITIONED = frozenset({"hops", "messages", "turns", "feedback", "span_events"})
 """Tables whose files hold one `day` each."""
 
 _V_HOPS = tuple(

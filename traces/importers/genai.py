@@ -8,8 +8,10 @@ conventions 1.27 to 1.41 and GenAI 0.1.0; OpenLLMetry 0.62.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from serving.records import Message
 from traces.importers.flattened import unflattened
 from traces.importers.messages import (
     Answer,
@@ -36,6 +38,7 @@ _CONTENT_EVENTS = (
     *DETAILS, *_MESSAGE_EVENTS, "gen_ai.choice", "gen_ai.content.prompt",
     "gen_ai.content.completion",
 )  # fmt: skip
+_CHUNKS = ("gen_ai.content.completion.chunk", "llm.content.completion.chunk")
 _KINDS = {
     "chat": "call", "text_completion": "call", "generate_content": "call", "completion": "call",
     "embeddings": "embeddings", "embedding": "embeddings", "rerank": "retrieval",
@@ -75,10 +78,18 @@ def is_content(event: Event) -> bool:
     return event.name in _CONTENT_EVENTS
 
 
-def call_of(span: Span, events: Sequence[Event] = ()) -> Call:
-    """Read a call from its span and from content events, the span's own and those given."""
-    events = (*span.events, *events)
-    found = _with_details(span.attributes, events)
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What was said in a call, as far as its attributes and events tell."""
+
+    messages: tuple[Message, ...]
+    answer: Answer
+    tools: str
+
+
+def spoken_in(attributes: dict[str, Any], events: Sequence[Event]) -> Spoken:
+    """Read prompt and answer from attributes, and from events where those have none."""
+    found = _with_details(attributes, events)
     asked, answered = _from_events(events)
     prompt = _system(found) + (_prompt(found) or asked)
     outputs = _outputs(found) or answered
@@ -86,12 +97,20 @@ def call_of(span: Span, events: Sequence[Event] = ()) -> Call:
     answer = read_answer(outputs[:1] if several > 1 else outputs)
     finish = finish_reason(found.get("gen_ai.response.finish_reasons"))
     finish = finish or finish_reason(found.get("gen_ai.response.finish_reason"))
+    answer = Answer(answer.message, answer.reasoning, finish or answer.finish_reason)
+    return Spoken(read_messages(prompt), answer, _tools(found))
+
+
+def call_of(span: Span) -> Call:
+    """Read a call from its span."""
+    found = _with_details(span.attributes, span.events)
+    spoken = spoken_in(found, span.events)
     return Call(
         model=first(found, ("gen_ai.request.model", "llm.request.model")),
         served_name=first(found, ("gen_ai.response.model", "llm.response.model")),
-        messages=read_messages(prompt),
-        answer=Answer(answer.message, answer.reasoning, finish or answer.finish_reason),
-        tools=_tools(found),
+        messages=spoken.messages,
+        answer=spoken.answer,
+        tools=spoken.tools,
         params=params_of(found),
         response_id=first(found, ("gen_ai.response.id",)),
         usage=usage_of(found),
@@ -248,5 +267,5 @@ def _ttft_s(span: Span, found: dict[str, Any]) -> float | None:
     for name in ("gen_ai.response.time_to_first_chunk", "gen_ai.server.time_to_first_token"):
         if isinstance(value := found.get(name), int | float):
             return float(value)
-    chunk = next((e for e in span.events if e.name == "gen_ai.content.completion.chunk"), None)
+    chunk = next((e for e in span.events if e.name in _CHUNKS), None)
     return since_s(span.start_ns, chunk.time_ns) if chunk is not None and span.start_ns else None

@@ -2,7 +2,8 @@
 
 An item is a `TracesData` or `LogsData` object (the Collector's file exporter writes one a line),
 or one span. Every span that is a call of a model becomes a hop, by the dialect of its
-attributes; `gen_ai.evaluation.result` becomes feedback; other spans are counted.
+attributes; `gen_ai.evaluation.result` becomes feedback; a log record with content of a call goes
+to `span_events`, from where `traces.span_events` completes the hop; other spans are counted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from traces.importers.messages import decoded
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
 from traces.importers.signals import annotator_of, signal
 from traces.importers.span_calls import first, hop_of, session_of, skipped
+from traces.importers.span_event_rows import span_event_row
 from traces.importers.spans import (
     MALFORMED,
     Bad,
@@ -108,6 +110,8 @@ def evaluation_row(event: Event, trace_id: str, span_id: str) -> Row:
 def _log_rows(event: Event) -> Iterator[Row]:
     if event.name == genai.EVALUATION:
         yield evaluation_row(event, event.trace_id, event.span_id)
+    elif genai.is_content(event) and event.span_id:
+        yield span_event_row(NAME, event)
     else:
         yield Row("skipped", {"reason": "log_other"})
 
