@@ -202,3 +202,5 @@ def _commit(
     for table in rows.keys() - {"quarantine"}:
         funnel[f"{table}_in"] += len(rows[table])
         funnel[f"{table}_added"] += len(added[table])
+    if added["hops_updated"]:
+        funnel["hops_updated"] += len(added["hops_updated"])
