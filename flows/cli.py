@@ -13,6 +13,7 @@ import typer
 from flows import console
 from flows.config import Settings, describe_settings, load_settings
 from flows.console import print_json, print_table, say
+from flows.quarantine_command import quarantine_app
 from flows.router_command import router_app
 from flows.serve_command import serve
 from flows.slots_command import slots_app
@@ -38,6 +39,7 @@ for name, group in (
     ("runs", runs_app),
     ("slots", slots_app),
     ("router", router_app),
+    ("quarantine", quarantine_app),
 ):
     app.add_typer(group, name=name)
 

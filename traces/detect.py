@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from pydantic import ValidationError
+
 from traces.errors import InputRefused
 from traces.importers import (
     eval_protocol,
@@ -138,6 +140,15 @@ def format_of(value: Any) -> str | None:
     return None
 
 
+def recognised_as(format: str | None, value: Any) -> bool:
+    """Return whether a decoded item is one of this format."""
+    importer = next((i for i in FORMATS if format == i.NAME), None)
+    try:
+        return importer is not None and importer.recognises(value)
+    except MALFORMED:
+        return False
+
+
 def parse_item(item: Item, context: Context) -> list[Row]:
     """Turn an item into rows; what is wrong with it becomes quarantine rows, never an error."""
     try:
@@ -145,8 +156,7 @@ def parse_item(item: Item, context: Context) -> list[Row]:
     except LineRefused as refusal:
         return [refused_row(item, context, refusal)]
     except MALFORMED as error:
-        odd = LineRefused("bad_record", f"{type(error).__name__}: {error}")
-        return [refused_row(item, context, odd)]
+        return [refused_row(item, context, LineRefused("bad_record", _why(error)))]
     return [
         row if row.table != "quarantine" else _quarantine_row(item, context, **row.values)
         for row in rows
@@ -167,6 +177,14 @@ def _parse(value: Any, context: Context) -> Iterable[Row]:
     if context.format == mindlab.NAME:
         return mindlab.parse(value, context.summary_prompt)
     return importer.parse(value)
+
+
+def _why(error: Exception) -> str:
+    """Say what is wrong in one line, without the record's values: they may be secret."""
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    wrong = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong)
 
 
 def _quarantine_row(item: Item, context: Context, reason: str, detail: str, raw: bytes) -> Row:

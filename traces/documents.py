@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from traces.importers.rows import LineRefused
+from traces.items import finite, has_surrogate
 from traces.source import MAX_LINE_BYTES, Corrupt, Piece, read_some
 
 _CHUNK_BYTES = 1024 * 1024
@@ -72,32 +73,47 @@ class Document:
         step = _CHUNK_BYTES
         while True:
             begin = self._at + lead
-            odd: list[str] = []
+            failure: Exception | None = None
             try:
-                decoder = json.JSONDecoder(parse_constant=odd.append)
-                value, end = decoder.raw_decode(self._text, begin)
+                value, end, odd = self._decoded(begin)
             except (ValueError, RecursionError) as error:
-                failure: Exception | None = error
+                failure = error
             else:
-                failure = None
                 # A number at the end of what was read may go on.
                 if self._text[end - 1] in '}]"' or end < len(self._text):
-                    return self._piece(lead, end, value, bool(odd))
-            if len(self._text) - begin < MAX_LINE_BYTES and self._read(step):
+                    return self._piece(lead, end, value, odd)
+            room = MAX_LINE_BYTES - (len(self._text) - begin)
+            if room > 0 and self._read(min(step, room)):
                 step *= 2
             elif failure is None:
-                return self._piece(lead, end, value, bool(odd))
+                return self._piece(lead, end, value, odd)
             elif self._ended and _torn(failure, self._text):
                 self.unfinished_bytes = len(_bytes(self._text[begin:]))
                 return None
             else:
                 return self._broken(lead, failure)
 
+    def _decoded(self, begin: int) -> tuple[Any, int, bool]:
+        """Return the value at `begin`, its end, and whether it holds what is no JSON value."""
+        odd: list[str] = []
+        try:
+            decoder = json.JSONDecoder(parse_constant=odd.append, parse_float=finite)
+            value, end = decoder.raw_decode(self._text, begin)
+        except json.JSONDecodeError:
+            raise
+        except ValueError as error:
+            # A number that Python does not take; the decoder has no need to.
+            decoder = json.JSONDecoder(parse_constant=odd.append, parse_float=str, parse_int=str)
+            value, end = decoder.raw_decode(self._text, begin)
+            odd.append(str(error))
+        return value, end, bool(odd)
+
     def _piece(self, lead: int, end: int, value: Any, odd: bool) -> Piece:
         before = _bytes(self._text[self._at : self._at + lead])
         content = _bytes(self._text[self._at + lead : end])
         self._separator = before.decode("utf-8", "replace")
-        plain = not odd and (content.isascii() or _is_utf8(content))
+        # What is doubtful is decoded again by itself, and refused if it has to be.
+        plain = not odd and not has_surrogate(content) and _is_utf8(content)
         return self._take(before, content, end, value=value if plain else None, decoded=plain)
 
     def _broken(self, lead: int, failure: Exception) -> Piece:
@@ -151,6 +167,8 @@ def _bytes(text: str) -> bytes:
 
 
 def _is_utf8(content: bytes) -> bool:
+    if content.isascii():
+        return True
     try:
         content.decode()
     except UnicodeDecodeError:

@@ -6,7 +6,8 @@ commit takes. In: bytes or values. Out: `Item`, `Batch`.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,7 +112,13 @@ def decode(raw: bytes) -> Any:
         LineRefused: if it is none.
     """
     try:
-        return json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        text = raw.decode("utf-8-sig")
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=finite)
+        if has_surrogate(raw):
+            canonical_json(value).encode()
+        return value
+    except UnicodeEncodeError as error:
+        raise LineRefused("not_json", f"half a surrogate pair: {error.reason}") from error
     except MALFORMED as error:
         raise LineRefused("not_json", str(error)) from error
 
@@ -125,13 +132,21 @@ def is_json(raw: bytes) -> bool:
     return True
 
 
-def objects(items: Iterable[Item]) -> Iterator[Any]:
-    """Yield the values of the items that have one."""
-    for item in items:
-        try:
-            yield item.value
-        except LineRefused:
-            continue
+def has_surrogate(raw: bytes) -> bool:
+    """Return whether JSON text may hold half of a surrogate pair, which no text can store."""
+    return b"\\ud" in raw or b"\\uD" in raw
+
+
+def finite(text: str) -> float:
+    """Return a JSON number.
+
+    Raises:
+        ValueError: if it is larger than any float.
+    """
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is larger than any number of the lake")
+    return value
 
 
 def _refuse_constant(name: str) -> None:

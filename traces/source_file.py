@@ -16,7 +16,7 @@ from traces.documents import Document
 from traces.items import Batch, Context, Filling, Item, is_json
 from traces.session_lines import session_items
 from traces.source import Offset, Piece, PrefixHash, file_offset, open_source, read_lines, resume
-from traces.tabular import csv_rows, parquet_rows
+from traces.tabular import CsvFile, parquet_rows
 
 Form = Literal["lines", "chunks", "session", "document", "parquet", "csv"]
 """How a file holds its items."""
@@ -134,11 +134,13 @@ class SourceFile:
         if whole in known:
             self.resumed = whole
             return
-        read = parquet_rows if self.form == "parquet" else csv_rows
+        table = CsvFile(self.path, self.columns)
+        rows = parquet_rows(self.path, self.columns) if self.form == "parquet" else table.rows()
         nothing = Offset()
-        for row in read(self.path, self.columns):
+        for row in rows:
             if filling.add([row.item], row.size_bytes):
                 yield Batch(filling.take(), nothing, nothing, row.done_bytes)
+        self.waiting_bytes = table.unfinished_bytes
         # The offset comes last: a killed ingest begins the file again.
         yield Batch(filling.take(), nothing, whole, whole.consumed_bytes)
 

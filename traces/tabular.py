@@ -57,34 +57,86 @@ def parquet_rows(path: Path, columns: Mapping[str, str]) -> Iterator[TableRow]:
         yield TableRow(Item(position, b"", refusal=refusal), 0, size)
 
 
-def csv_rows(path: Path, columns: Mapping[str, str]) -> Iterator[TableRow]:
-    """Yield the rows of a CSV file with a header; `columns` are those of its folders."""
-    csv.field_size_limit(MAX_LINE_BYTES)
-    with open_source(path) as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        reader = csv.reader(text, strict=True)
-        header = next(reader, [])
-        position = 0
-        while True:
-            refusal = None
-            cells: list[str] = []
+class CsvFile:
+    """The rows of a CSV file with a header; `columns` are those of its folders."""
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        self._path = path
+        self._columns = columns
+        self.unfinished_bytes = 0
+        """Bytes of a last row whose end is not written yet, once all rows were taken."""
+
+    def rows(self) -> Iterator[TableRow]:
+        """Yield the rows; an odd one with its text as it is, and the reason."""
+        csv.field_size_limit(MAX_LINE_BYTES)
+        with open_source(self._path) as stream:
+            text = io.TextIOWrapper(
+                stream, encoding="utf-8-sig", errors="surrogateescape", newline=""
+            )
+            lines = _Lines(text)
+            reader = csv.reader(lines, strict=True)
+            header = next(reader, [])
+            position = 0
+            while (row := self._row(reader, lines, header, position)) is not None:
+                if row.item.refusal is not None and not lines.closed:
+                    self.unfinished_bytes = row.size_bytes
+                    return
+                yield row
+                position += 1
+
+    def _row(
+        self, reader: Iterator[list[str]], lines: "_Lines", header: list[str], position: int
+    ) -> TableRow | None:
+        refusal = None
+        cells: list[str] = []
+        while not cells and refusal is None:
+            lines.seen.clear()
             try:
                 cells = next(reader)
             except StopIteration:
-                return
+                return None
             except csv.Error as error:
+                lines.closed = lines.closed and "end of data" not in str(error)
                 refusal = LineRefused("not_csv", str(error))
-            if not cells and refusal is None:
-                continue
-            if refusal is None and len(cells) != len(header):
-                refusal = LineRefused(
-                    "not_csv", f"{len(cells)} cells where the header has {len(header)}"
-                )
-            named = dict(zip(header, [cell or None for cell in cells], strict=False))
-            item = Item(position, value={**columns, **named}, refusal=refusal)
-            size = sum(map(len, cells))
-            yield TableRow(item, size, 0)
-            position += 1
+        raw = "".join(lines.seen).encode("utf-8", "surrogateescape")
+        refusal = refusal or _odd(cells, header, raw)
+        if refusal is not None:
+            return TableRow(Item(position, raw, refusal=refusal), len(raw), 0)
+        named = zip(header, [cell or None for cell in cells], strict=True)
+        item = Item(position, value={**self._columns, **dict(named)})
+        return TableRow(item, len(raw), 0)
+
+
+class _Lines:
+    """Lines of a text, and those that the row being read is made of."""
+
+    def __init__(self, text: io.TextIOBase) -> None:
+        self._text = text
+        self.seen: list[str] = []
+        self.closed = True
+        """Whether a newline ended the last line."""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(MAX_LINE_BYTES)
+        if not line:
+            raise StopIteration
+        self.closed = line.endswith(("\n", "\r")) or len(line) >= MAX_LINE_BYTES
+        self.seen.append(line)
+        return line
+
+
+def _odd(cells: list[str], header: list[str], raw: bytes) -> LineRefused | None:
+    """Return why a row is none of the table's."""
+    if len(cells) != len(header):
+        return LineRefused("not_csv", f"{len(cells)} cells where the header has {len(header)}")
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return LineRefused("not_csv", str(error))
+    return None
 
 
 def partition_columns(path: PurePath) -> dict[str, str]:
