@@ -30,7 +30,7 @@ from traces.outcomes import Outcome, verifier_failed
 from traces.standing import SUPERSEDED, standing
 from traces.verifiers.tool_call import call_problem
 
-CODE_VERSION = "structural-2"
+CODE_VERSION = "structural-3"
 
 Klass = Literal["router", "adapter", "summary", "tool", "fallback", "user", "unknown"]
 
@@ -210,7 +210,12 @@ def _tools(hop: Hop) -> list[Any]:
 
 
 def tool_error(content: str) -> str | None:
-    """Return what a tool result says went wrong: `{"error": ...}` or `"ok": false`."""
+    """Return what a tool result says went wrong: `Error...`, `{"error": ...}` or `"ok": false`.
+
+    `traces.tool_views` has the same rule in SQL.
+    """
+    if content.startswith("Error"):
+        return content[:200]
     try:
         value = json.loads(content)
     except ValueError:

@@ -1,11 +1,12 @@
 """The analytics views of the lake, gathered; `traces.views` answers queries on them.
 
 They are stored in the lake itself, with their one-line texts as comments, so that any
-DuckDB that attaches the catalog sees them. Views read no bodies but `v_hops`, and are
-grouped by `day` where they can be, so that a condition on it skips files.
+DuckDB that attaches the catalog sees them. Views read no bodies but `v_hops` and
+`v_tool_results`, and are grouped by `day` where they can be, so that a condition on it
+skips files.
 """
 
-from traces import cost_views, lineage_views, success_views
+from traces import cost_views, lineage_views, success_views, tool_views
 from traces.bodies import hops_sql
 from traces.view import Macro, View
 
@@ -28,5 +29,6 @@ VIEWS: tuple[View, ...] = (
     View("v_hops", "One row an engine call, with the messages it saw as JSON text.", hops_sql()),
     *success_views.VIEWS,
     *cost_views.VIEWS,
+    *tool_views.VIEWS,
     *lineage_views.VIEWS,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from statsmodels.stats.proportion import proportion_confint
-from trace_records import PROFILE, at, hop, says, signal, turn_of, write_spool
+from trace_records import PROFILE, at, hop, result, says, signal, turn_of, write_spool
 
 from serving.records import Feedback, Hop, Turn
 from traces import provenance
@@ -57,7 +57,8 @@ def story() -> list[Hop | Turn | Feedback]:
             duration_s=1.0 + n, ttft_s=0.1, prompt_tokens=100 + n, completion_tokens=10,
             cached_tokens=n if n % 2 else None, messages=(says(f"{n}"),), **shared,
         )  # fmt: skip
-        extra = {"supersedes": f"t{n - 2:03d}"} if n == 12 else {}
+        extra: dict[str, Any] = {"supersedes": f"t{n - 2:03d}"} if n == 12 else {}
+        extra |= {"tail": (result("done"),)} if n == 3 else {}
         records += [answer, turn_of([answer], started_at=when, **shared, **extra)]
         value = verdict(n)
         if value is not None:
