@@ -37,15 +37,23 @@ def sql(
         typer.Option(min=0, help=f"Rows at most, 0 for all; a table shows {_TABLE_ROWS}."),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV on stdout.")] = False,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Print what to paste into any DuckDB client.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
     home: Annotated[Path | None, typer.Option(help="Folder of the loop's state [.mol].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Ask the lake with DuckDB SQL, read-only."""
-    if sum([query is not None, file is not None]) > 1 or (as_csv and as_json):
-        raise typer.BadParameter("Give one query (words, '-' or --file) and one of --csv, --json.")
-    from traces.views import describe, reading
+    if sum([query is not None, file is not None, attach]) > 1 or (as_csv and as_json):
+        raise typer.BadParameter(
+            "Give one of a query (words or '-'), --file and --attach, and one of --csv and --json."
+        )
+    from traces.views import attach_statements, describe, reading
 
+    if attach:
+        print(attach_statements(load_settings(config, overrides={"home": home}).home))
+        return
     text = _text(query, file)
     if text is None:
         columns = ["name", "one row is"]

@@ -13,6 +13,7 @@ import duckdb
 
 from traces.errors import QueryRefused
 from traces.lake import Lake
+from traces.lake_address import quoted, read_address
 from traces.tables import TABLES
 from traces.view_definitions import MACROS, VIEWS
 
@@ -63,6 +64,31 @@ def describe() -> list[tuple[str, str]]:
     """Return each view's and macro's name and what one of its rows is."""
     macros = [(f"{macro.name}(successes, of)", macro.doc) for macro in MACROS]
     return [(view.name, view.doc) for view in VIEWS] + macros
+
+
+def attach_statements(home: Path) -> str:
+    """Return what to paste into any DuckDB client to have the lake there, read-only.
+
+    It holds no secret: PGPASSWORD and the keys of object storage are the client's own.
+
+    Raises:
+        LakeNotFound: if nothing was ingested yet.
+    """
+    Lake.open(home, read_only=True).close()  # so that it is there, and has all views
+    address = read_address(home)
+    root = (home / "lake").resolve()
+    if address.catalog is None:
+        needs, target = "sqlite", f"sqlite:{root / 'catalog.sqlite'}"
+    else:
+        needs, target = "postgres", f"postgres:{address.catalog}"
+    extensions = ["ducklake", needs, *(["httpfs"] if address.data is not None else [])]
+    lines = [f"INSTALL {name}; LOAD {name};" for name in extensions]
+    if address.data is not None:
+        lines.append("CREATE SECRET (TYPE s3, PROVIDER credential_chain);")
+    data = f"{address.data}/" if address.data is not None else f"{root / 'data'}/"
+    options = f"DATA_PATH {quoted(data)}, OVERRIDE_DATA_PATH true, READ_ONLY"
+    lines.append(f"ATTACH {quoted(f'ducklake:{target}')} AS lake ({options});")
+    return "\n".join([*lines, "USE lake;", "SET TimeZone = 'UTC';"])
 
 
 def _rows(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
