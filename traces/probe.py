@@ -27,6 +27,7 @@ STREAMED_FORMAT = "openai"
 
 FormatOf = Callable[[Any], str | None]
 
+_UNKNOWN = "of an unknown format"
 _HEAD_BYTES = 64 * 1024
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _SECRET = re.compile(r"[\w+/=-]{12,}")
@@ -42,13 +43,15 @@ def probe(path: Path, name: PurePath, format_of: FormatOf) -> SourceFile | str:
         forms = _forms(head)
         if isinstance(forms, str):
             return forms
-        reason = "has no complete line yet"
+        reasons: list[str] = []
         for form in forms:
             found = _probe_as(form, path, name, head, format_of)
             if isinstance(found, SourceFile):
                 return found
-            reason = found or reason
-        return reason
+            reasons += [found] if found else []
+        # What was decoded at all says more than what was not.
+        waiting = f"has no complete line yet; {_begins(head)}"
+        return max(reasons, key=lambda reason: _UNKNOWN in reason, default=waiting)
     except Corrupt as error:
         return f"is a corrupt compressed file ({error})"
     except OSError as error:
@@ -100,13 +103,11 @@ def _probe_as(
         if format is not None:
             if form == "lines" and format == STREAMED_FORMAT:
                 form = "chunks"
-            known = head if form in ("parquet", "csv") else first.raw
-            if form == "session":
-                known = head.partition(b"\n")[0]
+            known = head.partition(b"\n")[0] if form == "session" else first.raw
             context = Context(format, str(name), source_id(known), summary_prompt(path.parent))
             return SourceFile(path, form, context, path.stat().st_size, columns)
         if form != "csv" or len(value) > 1:
-            reason = reason or f"is {_KINDS[form]} of an unknown format; {_shape(value)}"
+            reason = reason or f"is {_KINDS[form]} {_UNKNOWN}; {_shape(value)}"
     return reason
 
 

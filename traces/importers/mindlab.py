@@ -184,7 +184,10 @@ def error_text(response: Any) -> str:
 
 
 def _feedback(record: dict[str, Any]) -> Feedback:
-    name, target_kind = next(pair for pair in _TARGETS if record.get(pair[0]))
+    target = next((pair for pair in _TARGETS if record.get(pair[0])), None)
+    if target is None:
+        raise LineRefused("bad_record", "feedback names no response, turn or conversation")
+    name, target_kind = target
     kind = str(record["kind"])
     if kind not in _SIGNALS:
         raise LineRefused("unknown_kind", f"feedback kind {kind!r} is none of {_SIGNALS}")
