@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-UPDATING = frozenset({"langfuse", "langsmith"})
+UPDATING = frozenset({"langfuse", "langsmith", "mlflow", "openinference", "otlp"})
 """Sources whose `span_id` names a call that they tell of again."""
 
 _A_DAY = timedelta(days=1)
