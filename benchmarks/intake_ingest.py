@@ -110,9 +110,7 @@ def rows(home: Path) -> int:
 def inline_bytes(home: Path) -> int:
     """Return the bytes of all hops' messages as JSON text, were each hop to hold its own."""
     with Lake.open(home, read_only=True) as lake:
-        found = lake.connection.execute(
-            "SELECT sum(octet_length(CAST(messages AS BLOB))) FROM v_hops"
-        ).fetchone()
+        found = lake.connection.execute("SELECT sum(strlen(messages)) FROM v_hops").fetchone()
     assert found is not None
     return int(found[0] or 0)
 

@@ -26,9 +26,10 @@ def test_the_made_up_hops_are_as_the_recorder_writes_them() -> None:
 
 
 def test_a_spool_holds_the_hops_it_says(tmp_path: Path) -> None:
-    hops = write_spool(tmp_path / "spool.jsonl", 50)
+    spool = tmp_path / "spool.jsonl"
+    hops = write_spool(spool, 50)
 
-    kinds = [json.loads(line)["kind"] for line in (tmp_path / "spool.jsonl").open()]
+    kinds = [json.loads(line)["kind"] for line in spool.read_bytes().splitlines()]
     assert kinds.count("hop") == hops >= 50
     assert kinds.count("turn") == hops // 2
 
