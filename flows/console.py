@@ -1,11 +1,15 @@
 """What a person sees: progress and the log on stderr, tables and results on stdout."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
+
+from serving.records import UNDATED
 
 NOTHING = "Nothing there yet. Run 'flows run' first."
 """What a list says where nothing was made yet."""
@@ -60,6 +64,16 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
     finally:
         if drawn:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def short_id(text: str) -> str:
+    """Return an id with the digests in it cut to the 12 digits that tell them apart."""
+    return re.sub(r"(?:sha256:)?([0-9a-f]{12})[0-9a-f]{52}", r"\1", text)
+
+
+def moment(when: datetime, form: str = "%Y-%m-%d %H:%M") -> str | None:
+    """Return a time to read; None for a record whose source had no times."""
+    return None if when.date() == UNDATED.date() else f"{when:{form}}"
 
 
 def print_json(value: Any) -> None:

@@ -12,6 +12,8 @@ from serving.records import Message, ToolCall
 _NO_CUT = 1_000_000_000
 _STYLES = {"system": "dim", "user": "cyan", "assistant": "", "tool": "yellow"}
 _ONE_LINE = 100
+_INDENT = 5
+"""Columns before the later lines of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,15 @@ def message_lines(message: Message, cuts: Cuts) -> Iterator[Text]:
     if message.content.strip() or not message.tool_calls:
         yield text
     for call in message.tool_calls:
-        yield Text.assemble((f"   {message.role} calls: ", "bold"), call_text(call, cuts))
+        called = _indented(call_text(call, cuts))
+        yield Text.assemble((f"   {message.role} calls: ", "bold"), called)
 
 
-def said(message: Message, cuts: Cuts) -> Text:
-    """Return what a message says and calls, without its role."""
-    parts = (
-        [_indented(_cut(message.content.strip(), cuts.message))] if message.content.strip() else []
-    )
+def said(message: Message, cuts: Cuts, indent: int = _INDENT) -> Text:
+    """Return what a message says and calls, without its role; later lines are indented."""
+    parts = [_cut(message.content.strip(), cuts.message)] if message.content.strip() else []
     parts += [call_text(call, cuts) for call in message.tool_calls]
-    return Text("\n     ".join(parts) if parts else "(empty)")
+    return Text(_indented("\n".join(parts), indent) if parts else "(empty)")
 
 
 def call_text(call: ToolCall, cuts: Cuts) -> str:
@@ -73,7 +74,7 @@ def call_text(call: ToolCall, cuts: Cuts) -> str:
     line = f"{call.name}({', '.join(pairs)})"
     if len(line) <= _ONE_LINE:
         return line
-    return f"{call.name}(" + "".join(f"\n         {pair}," for pair in pairs) + "\n     )"
+    return f"{call.name}(" + "".join(f"\n    {pair}," for pair in pairs) + "\n)"
 
 
 def _cut(text: str, limit: int) -> str:
@@ -82,5 +83,5 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[:limit].rstrip()} ... [{len(text) - limit:,} more characters]"
 
 
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n     ")
+def _indented(text: str, indent: int = _INDENT) -> str:
+    return text.replace("\n", "\n" + " " * indent)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from flows.console import moment, short_id
 from flows.message_page import Cuts, flat, message_lines, said
 from serving.records import Hop, Message, short_digest
 
@@ -49,10 +50,11 @@ def _labelled(label: str, *parts: str | tuple[str, str] | Text) -> Text:
 
 def _head(story: "TurnStory", cuts: Cuts) -> Iterator[Text]:
     turn = story.bundle.turn
-    when = f", {turn.started_at:%Y-%m-%d %H:%M:%S} UTC, {turn.duration_s:.1f} s"
+    when = moment(turn.started_at, "%Y-%m-%d %H:%M:%S UTC") or "undated"
+    when += f", {turn.duration_s:.1f} s" if turn.duration_s >= 0.05 else ""
     yield Text.assemble(
-        ("turn".ljust(_LABEL), "dim"), (short_digest(turn.turn_id), "bold"),
-        f", number {turn.position + 1} of {turn.conversation_id}", when,
+        ("turn".ljust(_LABEL), "dim"), (short_id(turn.turn_id), "bold"),
+        f", number {turn.position + 1} of {short_id(turn.conversation_id)}, {when}",
     )  # fmt: skip
     about = {"": turn.user or "unknown user", "workload ": turn.workload, "task ": turn.task,
              "from ": turn.source}  # fmt: skip
@@ -60,10 +62,10 @@ def _head(story: "TurnStory", cuts: Cuts) -> Iterator[Text]:
     yield _labelled("who", ", ".join([f"{k}{v}" for k, v in about.items() if v] + canary))
     yield from _route(story)
     yield _labelled("asked", flat(turn.request, cuts.message))
-    answer = said(turn.answer, cuts) if turn.answer else Text("nothing", "red")
+    answer = said(turn.answer, cuts, _LABEL) if turn.answer else Text("nothing", "red")
     yield _labelled("answered", answer)
     if turn.supersedes:
-        yield _labelled("again", f"asked again; supersedes turn {short_digest(turn.supersedes)}")
+        yield _labelled("again", f"asked again; supersedes turn {short_id(turn.supersedes)}")
     yield from _outcome(story, cuts)
     blame = story.bundle.blame
     if blame is not None:
@@ -97,7 +99,7 @@ def _outcome(story: "TurnStory", cuts: Cuts) -> Iterator[Text]:
     for signal in json.loads(outcome.signals):
         yield _labelled("", _signal(signal, cuts))
     if outcome.correction is not None:
-        yield _labelled("wanted", said(outcome.correction, cuts))
+        yield _labelled("wanted", said(outcome.correction, cuts, _LABEL))
 
 
 def _signal(signal: dict[str, Any], cuts: Cuts) -> str:
@@ -184,16 +186,17 @@ def _hop_head(number: int, hop: Hop, later: int | None) -> Text:
     facts: list[str] = [hop.status] if hop.status != "ok" else []
     facts += [f"superseded by {later}, a later attempt"] if later is not None else []
     facts += ["a further attempt"] if hop.supersedes else []
-    facts.append(f"{hop.duration_s:.2f} s")
+    facts += [f"{hop.duration_s:.2f} s"] if hop.duration_s else []
     facts += [f"first token after {hop.ttft_s:.2f} s"] if hop.ttft_s is not None else []
     if hop.prompt_tokens is not None:
         cached = f" ({hop.cached_tokens} cached)" if hop.cached_tokens is not None else ""
         facts.append(f"{hop.prompt_tokens}{cached} + {hop.completion_tokens or 0} tokens")
     facts += [f"ended by {hop.finish_reason}"] if hop.finish_reason not in (None, "stop") else []
+    broken = hop.status != "ok" and later is None
     return Text.assemble(
         (f"{number}. {hop.role}", "bold" if later is None else "dim"),
-        f" {hop.served_name or hop.model}, ",
-        (", ".join(facts), "red" if hop.status != "ok" and later is None else ""),
+        f" {hop.served_name or hop.model}",
+        ("".join(f", {fact}" for fact in facts), "red" if broken else ""),
     )
 
 
@@ -201,7 +204,7 @@ def _news(before: Sequence[Hop], hop: Hop, full: bool, cuts: Cuts) -> Iterator[T
     """Yield the messages that the most similar earlier hop had not seen or said."""
     tools = _tool_names(hop.tools)
     if tools and not any(earlier.tools == hop.tools for earlier in before):
-        yield Text(f"   {len(tools)} tools: {flat(', '.join(tools), cuts.line)}", "dim")
+        yield Text(f"   {_count(len(tools), 'tool')}: {flat(', '.join(tools), cuts.line)}", "dim")
     shared, number = max(
         ((_in_common(_whole(earlier), hop.messages), n) for n, earlier in enumerate(before, 1)),
         default=(0, 0),

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows import stages
 from flows.config import Settings
+from flows.console import moment, short_id
 from serving.records import short_digest
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ def turns(settings: Settings, limit: int, only: "TurnFilter", short: bool) -> li
         return rows
     return [
         {
-            "turn": short_digest(row["turn_id"]),
-            "at": f"{row['started_at']:%Y-%m-%d %H:%M}",
+            "turn": short_id(row["turn_id"]),
+            "at": moment(row["started_at"]),
             "user": row["user_id"],
             "slot": row["slot"],
             "outcome": {True: "success", False: "failure", None: "-"}[row["success"]],

@@ -7,6 +7,7 @@ days are read for its hops, so that it is quick in a large lake.
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -97,7 +98,7 @@ def find_turns(home: Path, wanted: str) -> list[TurnStory]:
 
 
 def _find(connection: duckdb.DuckDBPyConnection, wanted: str) -> list[str]:
-    def ids(where: str, order: str = "turn_id") -> list[str]:
+    def ids(where: str, order: str = "turn_id", wanted: str = wanted) -> list[str]:
         sql = f"SELECT turn_id FROM turns WHERE {where} ORDER BY {order}"
         return [row[0] for row in connection.execute(sql, {"id": wanted}).fetchall()]
 
@@ -105,9 +106,14 @@ def _find(connection: duckdb.DuckDBPyConnection, wanted: str) -> list[str]:
     if exact:
         return exact
     begins = ids("starts_with(turn_id, $id) OR starts_with(turn_id, 'sha256:' || $id)")
+    begins = begins or ids("regexp_full_match(turn_id, $id)", wanted=_short_form(wanted))
     if len(begins) == 1:
         return begins
-    conversation = ids("conversation_id = $id", "position, started_at, turn_id")
+    conversation = ids("conversation_id = $id", "position, started_at, turn_id") or ids(
+        "regexp_full_match(conversation_id, $id)",
+        "conversation_id, position, started_at, turn_id",
+        _short_form(wanted),
+    )
     if conversation:
         return conversation
     if not begins:
@@ -124,6 +130,16 @@ def _find(connection: duckdb.DuckDBPyConnection, wanted: str) -> list[str]:
     raise TurnNotFound(
         f"{problem}{listed} has or begins with {wanted!r}, as a turn's, response's, hop's or "
         "conversation's id. Run 'flows traces list' for the ids."
+    )
+
+
+def _short_form(wanted: str) -> str:
+    """Return a pattern of the ids that lists show as `wanted`: digests in them are cut short."""
+    parts = wanted.split(":")
+    cut = [re.fullmatch("[0-9a-f]{12}", part) is not None for part in parts]
+    return ":".join(
+        f"(sha256:)?{part}[0-9a-f]{{52}}" if short else re.escape(part)
+        for part, short in zip(parts, cut, strict=True)
     )
 
 

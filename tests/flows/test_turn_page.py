@@ -23,7 +23,7 @@ from trace_records import (
 )
 
 from flows.turn_page import turn_lines
-from serving.records import Message
+from serving.records import UNDATED, Message
 from traces.attribute import attribute
 from traces.errors import TurnNotFound
 from traces.ingest import ingest
@@ -104,7 +104,7 @@ def test_a_hop_shows_what_is_new_in_it(home: Path) -> None:
 
     assert first.startswith("1. answer L2@3fa9c1d2e4b5, 0.50 s, first token after 0.25 s, "
                             "20 (16 cached) + 5 tokens")  # fmt: skip
-    assert "1 tools: read" in first
+    assert "1 tool: read" in first
     assert "thought: I should read." in first
     assert '> read(path="a.txt")' in first
     assert second.startswith("2. answer L2@3fa9c1d2e4b5, engine_error, superseded by 3")
@@ -177,9 +177,16 @@ def test_turns_are_listed_newest_first_by_filters(
     assert [row["turn_id"] for row in list_turns(home, 20, only)] == found
 
 
-def test_turns_are_listed_by_blame(tmp_path: Path) -> None:
-    ingest(tmp_path, write_spool(tmp_path / "s.jsonl", [*list(steps())]))
+def test_turns_are_found_as_lists_show_them_and_listed_by_blame(tmp_path: Path) -> None:
+    odd = f"bench:sha256:{'ab' * 32}:3"
+    answer = hop(turn_id=odd, conversation_id=f"sha256:{'cd' * 32}", started_at=UNDATED)
+    undated = turn_of([answer], turn_id=odd, conversation_id=answer.conversation_id)
+    ingest(tmp_path, write_spool(tmp_path / "s.jsonl", [*steps(), answer, undated]))
     attribute(tmp_path, PROFILE)
+
+    for wanted in (odd, odd[:30], "bench:abababababab:3", "cdcdcdcdcdcd"):
+        head = page(tmp_path, wanted).splitlines()[0]
+        assert head == "turn      bench:abababababab:3, number 1 of cdcdcdcdcdcd, undated, 3.0 s"
     label = list_turns(tmp_path)[0]["blame"]
 
     assert label is not None
