@@ -12,7 +12,8 @@ the view `v_hops`. No other module puts them together.
 # ruff: noqa: S608
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any
 
@@ -22,7 +23,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from serving.records import Hop
-from traces.tables import arrow_table, record_of
+from traces.additions import add_new
+from traces.tables import TABLES, arrow_array, arrow_schema, record_of
 
 _FETCH_ROWS = 1000
 
@@ -37,6 +39,10 @@ class Body(Struct, frozen=True, gc=False):
     """Canonical JSON of the message."""
 
 
+Bodies = defaultdict[date, dict[bytes, Body]]
+"""Distinct messages of each day, by their ids."""
+
+
 def body_of(message: Mapping[str, Any]) -> Body:
     """Return the stored form of a message's `model_dump(mode="json")`."""
     # It holds nothing but text, which orjson writes as `canonical_json` does.
@@ -48,32 +54,22 @@ def body_of_text(role: str, canonical: bytes) -> Body:
     return Body(hashlib.sha256(canonical).digest()[:16], role, canonical.decode())
 
 
-def store_bodies(connection: duckdb.DuckDBPyConnection, hops: Iterable[Mapping[str, Any]]) -> None:
-    """Add the messages of these hop rows that their days do not hold yet, inside a commit."""
-    wanted: dict[tuple[date, bytes], Body] = {}
-    for hop in hops:
-        for body in hop["bodies"]:
-            wanted[hop["day"], body.message_id] = body
-    rows = [
-        {"day": day, "message_id": key, "role": body.role, "body": body.text}
-        for (day, key), body in wanted.items()
-    ]
-    add_bodies(connection, arrow_table("messages", rows))
+def messages_table(bodies: Bodies) -> pa.Table:
+    """Return the `messages` rows of bodies by day."""
+    kept = [body for day in bodies.values() for body in day.values()]
+    columns: dict[str, list[Any]] = {
+        "day": [day for day, found in bodies.items() for _ in found],
+        "message_id": [body.message_id for body in kept],
+        "role": [body.role for body in kept],
+        "body": [body.text for body in kept],
+    }
+    arrays = [arrow_array(column.kind, columns[column.name]) for column in TABLES["messages"]]
+    return pa.Table.from_arrays(arrays, schema=arrow_schema("messages"))
 
 
 def add_bodies(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> None:
     """Add the `messages` rows whose day and id are not there yet, inside a commit."""
-    if not rows.num_rows:
-        return
-    # Literals, so that only the files of these days are looked into.
-    days = ", ".join(f"DATE '{day}'" for day in sorted(set(rows["day"].to_pylist())))
-    connection.register("incoming_messages", rows)
-    connection.execute(
-        "INSERT INTO messages BY NAME SELECT * FROM incoming_messages"
-        f" ANTI JOIN (SELECT day, message_id FROM messages WHERE day IN ({days}))"
-        " USING (day, message_id)"
-    )
-    connection.unregister("incoming_messages")
+    add_new(connection, "messages", rows)
 
 
 def hops_sql(at: str = "") -> str:

@@ -1,35 +1,30 @@
 """Ingest a file or folder of traces into the lake, exactly once.
 
     for every file: detect the format by content, skip what was consumed before,
-    parse lines in batches, and commit each batch's rows with the new offset in
-    one transaction; then join hops into turns.
+    and gather its items into loads; each load's rows and the new offsets are one
+    transaction, stored while the next load is read. Then join hops into turns.
 
 Killed anywhere and run again, the tables end the same: ids are content hashes,
 and an offset never runs ahead of its rows. In: `<home>` and a path. Out: an
 `IngestReport` with the funnel. By hand: `flows run ingest PATH`.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import duckdb
+from typing import Self
 
 from serving.records import Record
-from traces.detect import Sources, find_sources, parse_item
-from traces.items import Batch
+from traces.detect import Sources, find_sources
 from traces.lake import Lake
+from traces.load import LOAD_ITEMS, Added, Load, Sealed
 from traces.locations import fetched, shown
 from traces.notice import KnownOffset, notice
 from traces.source import Offset
 from traces.source_file import SourceFile
-from traces.store import store_rows
 from traces.turns import refresh_turns
-
-BATCH_LINES = 4096
-BATCH_BYTES = 32 * 1024 * 1024
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
@@ -72,7 +67,7 @@ def ingest(
     *,
     only: Collection[Path] | None = None,
     progress: Progress | None = None,
-    batch_lines: int = BATCH_LINES,
+    batch_lines: int = LOAD_ITEMS,
 ) -> IngestReport:
     """Bring a trace file, folder or URL into the lake of `home`.
 
@@ -93,16 +88,14 @@ def _ingest_all(
 ) -> IngestReport:
     counts = _Counts()
     total = sum(file.size_bytes for file in sources.files)
-    done = 0
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            progress(min(done, total), total)
+
     with Lake.open(home) as lake:
-        for file in sources.files:
-            counts.formats.setdefault(file.format, Counter())["files"] += 1
-            for consumed in _ingest_file(lake, file, counts, batch_lines):
-                if progress is not None:
-                    progress(min(done + consumed, total), total)
-            done += file.size_bytes
-            if progress is not None:
-                progress(done, total)
+        with _Writer(lake, counts, tell) as writer:
+            _read(sources, _KnownOffsets(lake), Load(batch_lines), writer, counts)
         joined, updated = refresh_turns(lake)
         counts.funnel.update(turns_joined=joined, turns_updated=updated)
         snapshot_id = lake.snapshot_id()
@@ -128,9 +121,29 @@ class _Counts:
     noticed: dict[str, list[str]] = field(default_factory=dict)
     waiting_bytes: int = 0
 
+    def count(self, load: Sealed, added: Added) -> None:
+        """Count what a commit took and what of it was new."""
+        funnel = self.formats.setdefault(load.format, Counter())
+        funnel.update({f"skipped_{why}": n for why, n in load.skipped.items()})
+        for table, rows in load.counts.items():
+            if table != "quarantine":
+                funnel[f"{table}_in"] += rows
+                funnel[f"{table}_added"] += added.counts.get(table, 0)
+        funnel["quarantined"] += added.quarantined.total()
+        self.quarantined += added.quarantined
+
+    def note(self, file: SourceFile, known: list[KnownOffset]) -> None:
+        """Note what was seen of a file that has been read."""
+        self.formats.setdefault(file.format, Counter())["files"] += 1
+        self.waiting_bytes += file.waiting_bytes
+        if sentences := notice(file, known):
+            self.noticed[file.name] = sentences
+
     def as_funnel(self) -> dict[str, int]:
         """Return the funnel of all formats together."""
-        whole = sum(self.formats.values(), self.funnel.copy())
+        whole = self.funnel.copy()
+        for funnel in self.formats.values():
+            whole.update(funnel)
         return _with_known(whole) | {"quarantined": whole["quarantined"]}
 
 
@@ -143,44 +156,10 @@ def _with_known(funnel: Counter[str]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _ingest_file(lake: Lake, file: SourceFile, counts: _Counts, batch_lines: int) -> Iterator[int]:
-    """Commit a file batch by batch; yield the bytes consumed after each."""
-    known = _known_offsets(lake, file)
-    own = [k.offset for k in known if k.source_id == file.source_id]
-    for batch in file.batches(own, batch_lines, BATCH_BYTES):
-        _commit(lake, file, _parse(file, batch), batch.before, batch.after, counts)
-        yield batch.done_bytes
-    counts.waiting_bytes += file.waiting_bytes
-    if sentences := notice(file, known):
-        counts.noticed[file.name] = sentences
-
-
-def _known_offsets(lake: Lake, file: SourceFile) -> list[KnownOffset]:
-    rows = lake.connection.execute(
-        "SELECT source_id, name, consumed_bytes, consumed_digest FROM offsets "
-        "WHERE source_id = $id OR name = $name",
-        {"id": file.source_id, "name": file.name},
-    ).fetchall()
-    return [KnownOffset(row[0], row[1], Offset(int(row[2]), row[3])) for row in rows]
-
-
-def _parse(file: SourceFile, batch: Batch) -> dict[str, list[Any]]:
-    """Parse items to rows by table; one that is not a record becomes a quarantine row."""
-    rows: dict[str, list[Any]] = {}
-    for item in batch.items:
-        for row in parse_item(item, file.context):
-            rows.setdefault(row.table, []).append(row.values)
-    return rows
-
-
-def _commit(
-    lake: Lake,
-    file: SourceFile,
-    rows: dict[str, list[Any]],
-    before: Offset,
-    after: Offset,
-    counts: _Counts,
+def _read(
+    sources: Sources, known: "_KnownOffsets", load: Load, writer: "_Writer", counts: _Counts
 ) -> None:
+<<<<<<< ours
     """Store rows and offset in one transaction, and count what was new."""
     # Parts of a source that are no record and nothing to mend, such as a tool's span.
     skipped = Counter(str(row["reason"]) for row in rows.pop("skipped", ()))
@@ -204,3 +183,79 @@ def _commit(
         funnel[f"{table}_added"] += len(added[table])
     if added["hops_updated"]:
         funnel["hops_updated"] += len(added["hops_updated"])
+=======
+    """Read all files into loads; a load may hold several small ones, of one format."""
+    done = 0
+    for file in sources.files:
+        if load.format not in ("", file.format):
+            writer.put(load.seal(), done)
+        before = known.of(file)
+        own = [k.offset for k in before if k.source_id == file.source_id]
+        for batch in file.batches(own, load.max_items, load.max_bytes):
+            load.add(file, batch)
+            known.add(KnownOffset(file.source_id, file.name, batch.after))
+            if load.is_full:
+                writer.put(load.seal(), done + batch.done_bytes)
+        done += file.size_bytes
+        counts.note(file, before)
+    writer.put(load.seal(), done)
+    writer.settle()
+
+
+class _KnownOffsets:
+    """What the lake held of all sources before, and what this ingest added to it."""
+
+    def __init__(self, lake: Lake) -> None:
+        rows = lake.connection.execute(
+            "SELECT source_id, name, consumed_bytes, consumed_digest FROM offsets"
+        ).fetchall()
+        self._by_source: dict[str, list[KnownOffset]] = defaultdict(list)
+        self._by_name: dict[str, list[KnownOffset]] = defaultdict(list)
+        for source_id, name, size, digest in rows:
+            self.add(KnownOffset(source_id, name, Offset(int(size), digest)))
+
+    def add(self, known: KnownOffset) -> None:
+        """Take up one more."""
+        self._by_source[known.source_id].append(known)
+        self._by_name[known.name].append(known)
+
+    def of(self, file: SourceFile) -> list[KnownOffset]:
+        """Return the offsets of a file's source, and those of its name."""
+        own = self._by_source.get(file.source_id, [])
+        namesakes = self._by_name.get(file.name, [])
+        return own + [k for k in namesakes if k.source_id != file.source_id]
+
+
+class _Writer:
+    """Stores one load while the next one is read; in order, and never more than one ahead."""
+
+    def __init__(self, lake: Lake, counts: _Counts, progress: Callable[[int], None]) -> None:
+        self._lake = lake
+        self._counts = counts
+        self._progress = progress
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lake-writer")
+        self._pending: tuple[Sealed, Future[Added], int] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+    def put(self, load: Sealed, done_bytes: int) -> None:
+        """Store a load once the one before is stored; `done_bytes` of the input end with it."""
+        self.settle()
+        self._pending = load, self._thread.submit(load.store, self._lake), done_bytes
+
+    def settle(self) -> None:
+        """Wait for what is being stored, and count it.
+
+        Raises:
+            LakeUnavailable: if it cannot be stored.
+        """
+        if self._pending is not None:
+            load, future, done_bytes = self._pending
+            self._pending = None
+            self._counts.count(load, future.result())
+            self._progress(done_bytes)
+>>>>>>> theirs

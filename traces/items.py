@@ -70,6 +70,8 @@ class Batch:
     after: Offset
     done_bytes: int
     """Bytes of the file read so far, as they are on the disk."""
+    size_bytes: int = 0
+    """About so much memory the items take before they are decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,11 @@ class Filling:
         self.size += size
         return len(self.items) >= self.max_items or self.size >= self.max_bytes
 
-    def take(self) -> list[Item]:
-        """Return the items and begin anew."""
-        taken, self.items, self.size = self.items, [], 0
-        return taken
+    def take(self, before: Offset, after: Offset, done_bytes: int) -> Batch:
+        """Return the batch and begin anew."""
+        taken, size = self.items, self.size
+        self.items, self.size = [], 0
+        return Batch(taken, before, after, done_bytes, size)
 
 
 def decode(raw: bytes) -> Any:

@@ -20,10 +20,11 @@ import tenacity
 
 from serving.errors import MolError
 from traces import migrations
+from traces.additions import add_new, key_of
 from traces.errors import LakeNotFound, LakeUnavailable
 from traces.lake_address import Address, attach, is_missing, read_address
 from traces.source import Offset
-from traces.tables import TABLES, arrow_table
+from traces.tables import arrow_table
 from traces.writer_lock import WriterLock
 
 T = TypeVar("T")
@@ -138,37 +139,10 @@ class Lake:
             self.connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
             self.connection.unregister("incoming")
 
-    def insert_new(
-        self, table: str, rows: list[dict[str, Any]], time: str | None = None
-    ) -> list[str]:
-        """Append the rows whose id is not there yet, inside `commit`; return their ids.
-
-        The id is the table's first column. `time` names a column that is a function
-        of the id: Parquet statistics on it keep the look-up short.
-        """
-        key = TABLES[table][0].name
-        unique = {row[key]: row for row in rows}
-        if not unique:
-            return []
-        incoming = arrow_table(table, list(unique.values()))
-        self.connection.register("incoming", incoming)
-        window = f"WHERE {time} BETWEEN $low AND $high" if time else ""
-        times = [v for v in incoming[time].to_pylist()] if time else []
-        parameters = {"low": min(times), "high": max(times)} if time else {}
-        known = {
-            row[0]
-            for row in self.connection.execute(
-                f"SELECT {key} FROM (SELECT {key} FROM {table} {window}) "
-                f"SEMI JOIN incoming USING ({key})",
-                parameters,
-            ).fetchall()
-        }
-        self.connection.unregister("incoming")
-        if known:
-            fresh = pa.array([k not in known for k in incoming[key].to_pylist()])
-            incoming = incoming.filter(fresh)
-        self.insert(table, incoming)
-        return list(incoming[key].to_pylist())
+    def insert_new(self, table: str, rows: list[dict[str, Any]]) -> list[str]:
+        """Append the rows whose id is not there yet, inside `commit`; return their ids."""
+        added = add_new(self.connection, table, arrow_table(table, rows))
+        return list(added.column(key_of(table)[0]).to_pylist())
 
     def move_offset(
         self, source_id: str, name: str, before: Offset, after: Offset, format: str

@@ -85,10 +85,10 @@ class SourceFile:
             for piece in self._pieces(stream, prefix.length):
                 prefix.update(piece.raw)
                 if filling.add(_items(piece), len(piece.raw)):
-                    yield Batch(filling.take(), before, prefix.offset(), prefix.length)
+                    yield filling.take(before, prefix.offset(), prefix.length)
                     before = prefix.offset()
             if before != prefix.offset() or filling.items:
-                yield Batch(filling.take(), before, prefix.offset(), prefix.length)
+                yield filling.take(before, prefix.offset(), prefix.length)
         self.read_bytes = prefix.length
 
     def _resume(self, known: list[Offset]) -> PrefixHash:
@@ -108,12 +108,12 @@ class SourceFile:
                 raw = step.piece.raw if step.piece else b""
                 prefix.update(raw)
                 if filling.add(step.items, len(raw)):
-                    yield Batch(filling.take(), before, settled, prefix.length)
+                    yield filling.take(before, settled, prefix.length)
                     before = settled
         self.waiting_bytes += reader.unfinished_bytes
         self.read_bytes = prefix.length
         if before != settled or filling.items:
-            yield Batch(filling.take(), before, settled, prefix.length)
+            yield filling.take(before, settled, prefix.length)
 
     def _pieces(self, stream: BinaryIO, start: int) -> Iterator[Piece]:
         if self.form == "document":
@@ -139,10 +139,14 @@ class SourceFile:
         nothing = Offset()
         for row in rows:
             if filling.add([row.item], row.size_bytes):
+<<<<<<< ours
                 yield Batch(filling.take(), nothing, nothing, row.done_bytes)
         self.waiting_bytes = table.unfinished_bytes
+=======
+                yield filling.take(nothing, nothing, row.done_bytes)
+>>>>>>> theirs
         # The offset comes last: a killed ingest begins the file again.
-        yield Batch(filling.take(), nothing, whole, whole.consumed_bytes)
+        yield filling.take(nothing, whole, whole.consumed_bytes)
 
     def _session(self, known: list[Offset]) -> Iterator[Batch]:
         whole = file_offset(self.path)

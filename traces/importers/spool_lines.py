@@ -29,7 +29,7 @@ from serving.records import (
     ToolCall,
     Turn,
 )
-from traces.bodies import Body, body_of_text
+from traces.bodies import Bodies, Body, body_of_text
 from traces.importers.rows import Row
 from traces.tables import TABLES, arrow_array, arrow_schema
 
@@ -104,7 +104,7 @@ class SpoolLines:
         self._known: dict[bytes, _Known] = {}
         self._known_bytes = 0
         self._hops: list[_KeptHop] = []
-        self._bodies: dict[date, dict[bytes, Body]] = defaultdict(dict)
+        self._bodies: Bodies = defaultdict(dict)
 
     def take(self, line: bytes) -> list[Row] | None:
         """Read a line: its rows, none if it is a hop that was kept; None if it is not for us."""
@@ -121,7 +121,7 @@ class SpoolLines:
             return None
         return None
 
-    def hand_out(self) -> tuple[pa.Table, dict[date, dict[bytes, Body]]]:
+    def hand_out(self) -> tuple[pa.Table, Bodies]:
         """Return the hops kept so far as a table, with their messages by day; begin anew."""
         hops, bodies = self._hops, self._bodies
         self._hops, self._bodies = [], defaultdict(dict)

@@ -1,0 +1,162 @@
+"""A load: what one commit takes, gathered from batches of one format.
+
+    load.add(file, batch)      # until it is full
+    sealed = load.seal()       # Arrow tables: Python's share of the work ends here
+    sealed.store(lake)         # one transaction: DuckDB's share
+
+In: items. Out: rows and offsets in the lake, and how many of them were new.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow as pa
+
+from traces.detect import parse_item
+from traces.importers import native
+from traces.importers.rows import Row
+from traces.importers.spool_lines import SpoolLines
+from traces.items import Batch
+from traces.lake import Lake
+from traces.source import Offset
+from traces.source_file import SourceFile
+from traces.store import store_tables, tables_of
+from traces.tables import arrow_table
+from traces.turns import store_recorded
+
+LOAD_ITEMS = 65_536
+"""About so many items are stored in one commit."""
+LOAD_BYTES = 64 << 20
+"""Or so many bytes of input. Memory holds two loads: one is read while the other is stored."""
+
+
+class Move(NamedTuple):
+    """A source's offset before and after a load."""
+
+    source_id: str
+    name: str
+    format: str
+    before: Offset
+    after: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What a commit added."""
+
+    counts: dict[str, int]
+    """New rows by table."""
+    quarantined: Counter[str]
+    """New rows of `quarantine`, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A load ready to be stored."""
+
+    format: str
+    tables: dict[str, pa.Table]
+    turns: list[dict[str, Any]]
+    """Recorded turns; which of two stands is for `store_recorded` to say."""
+    moves: list[Move]
+    skipped: Counter[str]
+    """Parts of the input that are no record and nothing to mend, by reason."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows that came in, by table."""
+        found = {name: rows.num_rows for name, rows in self.tables.items() if name != "messages"}
+        return found | {"turns": len(self.turns)}
+
+    def store(self, lake: Lake) -> Added:
+        """Store rows and offsets in one transaction.
+
+        Raises:
+            LakeUnavailable: if that cannot be done; nothing of the load is stored.
+        """
+        if not (self.tables or self.turns or self.moves):
+            return Added({}, Counter())
+
+        def work(_connection: duckdb.DuckDBPyConnection) -> Added:
+            added = store_tables(lake, self.tables)
+            counts = {name: rows.num_rows for name, rows in added.items()}
+            counts["turns"] = len(store_recorded(lake, self.turns))
+            _move_offsets(lake, self.moves)
+            reasons = added["quarantine"]["reason"].to_pylist() if "quarantine" in added else []
+            return Added(counts, Counter(reasons))
+
+        return lake.commit(work)
+
+
+class Load:
+    """Gathers the rows of one commit after the other."""
+
+    def __init__(self, max_items: int = LOAD_ITEMS, max_bytes: int = LOAD_BYTES) -> None:
+        self.max_items = max_items
+        self.max_bytes = max_bytes
+        self.format = ""
+        self._lines = SpoolLines()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._moves: list[Move] = []
+        self._items = 0
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it should be sealed before more is added."""
+        return self._items >= self.max_items or self._bytes >= self.max_bytes
+
+    def add(self, file: SourceFile, batch: Batch) -> None:
+        """Parse a batch; all batches of a load are of one format."""
+        self.format = file.format
+        quick = file.format == native.NAME
+        for item in batch.items:
+            rows: Iterable[Row] | None = None
+            if quick and item.refusal is None:
+                rows = self._lines.take(item.raw)
+            for row in parse_item(item, file.context) if rows is None else rows:
+                self._rows[row.table].append(row.values)
+        self._items += len(batch.items)
+        self._bytes += batch.size_bytes
+        if batch.before != batch.after:
+            move = Move(file.source_id, file.name, file.format, batch.before, batch.after)
+            self._moves.append(move)
+
+    def seal(self) -> Sealed:
+        """Return what was gathered, and begin anew."""
+        hops, bodies = self._lines.hand_out()
+        rows, moves = self._rows, self._moves
+        self._begin()
+        tables = tables_of(rows, hops, bodies)
+        skipped = Counter(str(row["reason"]) for row in rows["skipped"])
+        return Sealed(self.format, tables, rows["turns"], moves, skipped)
+
+
+def _move_offsets(lake: Lake, moves: list[Move]) -> None:
+    """Replace the offsets of sources; of a source moved twice the last move stands."""
+    if not moves:
+        return
+    # Those after, too: another process may have read the same source meanwhile.
+    gone = [(m.source_id, o.consumed_digest) for m in moves for o in (m.before, m.after)]
+    lake.connection.execute(
+        "DELETE FROM offsets WHERE (source_id, consumed_digest) IN"
+        " (SELECT unnest($ids), unnest($digests))",
+        {"ids": [key for key, _ in gone], "digests": [digest for _, digest in gone]},
+    )
+    rows = [
+        {
+            "source_id": move.source_id,
+            "name": move.name,
+            "consumed_bytes": move.after.consumed_bytes,
+            "consumed_digest": move.after.consumed_digest,
+            "format": move.format,
+        }
+        for move in {(move.source_id, move.name): move for move in moves}.values()
+    ]
+    lake.insert("offsets", arrow_table("offsets", rows))
