@@ -187,9 +187,11 @@ WITH named AS (
     JOIN (SELECT turn_id, unnest(response_ids) AS response_id FROM turns) t
       ON f.target_kind = 'response' AND f.target_id = t.response_id
     UNION
-    -- A word about a conversation is about its last turn so far.
+    -- A word about a conversation is about its last turn so far. TensorZero's metrics do not
+    -- tell whether they are about a response or an episode, which is a conversation.
     SELECT f.feedback_id, t.turn_id FROM feedback f
-    JOIN turns t ON f.target_kind = 'conversation' AND f.target_id = t.conversation_id
+    JOIN turns t ON f.target_id = t.conversation_id AND (f.target_kind = 'conversation'
+        OR f.target_kind = 'response' AND f.source = 'tensorzero')
     QUALIFY row_number() OVER (
         PARTITION BY f.feedback_id
         ORDER BY (t.started_at <= f.created_at) DESC, t.started_at DESC, t.turn_id) = 1

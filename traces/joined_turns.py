@@ -77,7 +77,8 @@ def _group_named(connection: duckdb.DuckDBPyConnection, changes: Changes) -> Non
     connection.execute(ASKED)
     connection.execute(
         "INSERT INTO join_places BY NAME SELECT turn_id, hop_id,"
-        " row_number() OVER (PARTITION BY turn_id ORDER BY seq, started_at, hop_id) AS place"
+        " row_number() OVER (PARTITION BY turn_id"
+        "  ORDER BY seq, started_at, len(message_ids), hop_id) AS place"
         f" FROM ({hops})"
     )
     add_rows(connection, hops, days_of(connection, f"({hops})"))

@@ -57,13 +57,15 @@ def _number_hops(connection: duckdb.DuckDBPyConnection, source: str) -> None:
     connection.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE join_loose AS
-        SELECT row_number() OVER (ORDER BY key, started_at, seq, hop_id) AS n,
-               row_number() OVER (ORDER BY started_at, seq, hop_id) AS place_in_time, *
+        -- Many logs tell no time, or whole seconds: what saw less of a history came first.
+        SELECT row_number() OVER (ORDER BY key, started_at, seq, saw, hop_id) AS n,
+               row_number() OVER (ORDER BY started_at, seq, saw, hop_id) AS place_in_time, *
         FROM (
             SELECT hop_id, day, conversation_id,
                    CASE WHEN conversation_id <> '{NO_KEY}'
                         THEN {text_hash_sql("conversation_id")} END AS key,
                    "user", role, status = 'ok' AS ok, seq, started_at, message_ids,
+                   len(message_ids) AS saw,
                    CASE WHEN completion IS NOT NULL THEN {label_sql("completion")} END AS said,
                    list_transform({calls}, lambda c: md5_number_lower(c)) AS calls
             FROM hops
