@@ -13,7 +13,12 @@ import pyarrow.compute as pc
 
 from traces.tables import PARTITIONED, TABLES
 
-_TIMES = {"hops": "started_at", "feedback": "created_at", "requests": "started_at"}
+_TIMES = {
+    "hops": "started_at",
+    "feedback": "created_at",
+    "requests": "started_at",
+    "span_events": "occurred_at",
+}
 """Columns that follow from the key; statistics on them tell which files can hold it."""
 
 

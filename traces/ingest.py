@@ -129,6 +129,8 @@ class _Counts:
             if table != "quarantine":
                 funnel[f"{table}_in"] += rows
                 funnel[f"{table}_added"] += added.counts.get(table, 0)
+        if updated := added.counts.get("hops_updated"):
+            funnel["hops_updated"] += updated
         funnel["quarantined"] += added.quarantined.total()
         self.quarantined += added.quarantined
 
@@ -159,31 +161,6 @@ def _with_known(funnel: Counter[str]) -> dict[str, int]:
 def _read(
     sources: Sources, known: "_KnownOffsets", load: Load, writer: "_Writer", counts: _Counts
 ) -> None:
-<<<<<<< ours
-    """Store rows and offset in one transaction, and count what was new."""
-    # Parts of a source that are no record and nothing to mend, such as a tool's span.
-    skipped = Counter(str(row["reason"]) for row in rows.pop("skipped", ()))
-    counts.formats[file.format].update({f"skipped_{why}": n for why, n in skipped.items()})
-    if before == after and not rows:
-        return
-
-    def work(_connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-        added = store_rows(lake, rows)
-        if before != after:
-            lake.move_offset(file.source_id, file.name, before, after, file.format)
-        return added
-
-    added = lake.commit(work)
-    reasons = {row["quarantine_id"]: row["reason"] for row in rows.get("quarantine", ())}
-    counts.quarantined.update(reasons[key] for key in added.get("quarantine", ()))
-    funnel = counts.formats[file.format]
-    funnel["quarantined"] += len(added.get("quarantine", ()))
-    for table in rows.keys() - {"quarantine"}:
-        funnel[f"{table}_in"] += len(rows[table])
-        funnel[f"{table}_added"] += len(added[table])
-    if added["hops_updated"]:
-        funnel["hops_updated"] += len(added["hops_updated"])
-=======
     """Read all files into loads; a load may hold several small ones, of one format."""
     done = 0
     for file in sources.files:
@@ -258,4 +235,3 @@ class _Writer:
             self._pending = None
             self._counts.count(load, future.result())
             self._progress(done_bytes)
->>>>>>> theirs

@@ -10,11 +10,11 @@ In: items. Out: rows and offsets in the lake, and how many of them were new.
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
-import pyarrow as pa
 
+from traces.bodies import messages_table
 from traces.detect import parse_item
 from traces.importers import native
 from traces.importers.rows import Row
@@ -23,9 +23,8 @@ from traces.items import Batch
 from traces.lake import Lake
 from traces.source import Offset
 from traces.source_file import SourceFile
-from traces.store import store_tables, tables_of
+from traces.store import QuickHops, Rows, store_rows
 from traces.tables import arrow_table
-from traces.turns import store_recorded
 
 LOAD_ITEMS = 65_536
 """About so many items are stored in one commit."""
@@ -48,7 +47,7 @@ class Added:
     """What a commit added."""
 
     counts: dict[str, int]
-    """New rows by table."""
+    """New rows by table; `hops_updated` are hops that were there and are told of at last."""
     quarantined: Counter[str]
     """New rows of `quarantine`, by reason."""
 
@@ -58,9 +57,8 @@ class Sealed:
     """A load ready to be stored."""
 
     format: str
-    tables: dict[str, pa.Table]
-    turns: list[dict[str, Any]]
-    """Recorded turns; which of two stands is for `store_recorded` to say."""
+    rows: Rows
+    quick: QuickHops
     moves: list[Move]
     skipped: Counter[str]
     """Parts of the input that are no record and nothing to mend, by reason."""
@@ -68,8 +66,8 @@ class Sealed:
     @property
     def counts(self) -> dict[str, int]:
         """Rows that came in, by table."""
-        found = {name: rows.num_rows for name, rows in self.tables.items() if name != "messages"}
-        return found | {"turns": len(self.turns)}
+        found = {table: len(rows) for table, rows in self.rows.items()}
+        return found | {"hops": found.get("hops", 0) + self.quick.hops.num_rows}
 
     def store(self, lake: Lake) -> Added:
         """Store rows and offsets in one transaction.
@@ -77,18 +75,18 @@ class Sealed:
         Raises:
             LakeUnavailable: if that cannot be done; nothing of the load is stored.
         """
-        if not (self.tables or self.turns or self.moves):
+        if not (self.moves or any(self.counts.values())):
             return Added({}, Counter())
 
-        def work(_connection: duckdb.DuckDBPyConnection) -> Added:
-            added = store_tables(lake, self.tables)
-            counts = {name: rows.num_rows for name, rows in added.items()}
-            counts["turns"] = len(store_recorded(lake, self.turns))
+        def work(_connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+            added = store_rows(lake, self.rows, self.quick)
             _move_offsets(lake, self.moves)
-            reasons = added["quarantine"]["reason"].to_pylist() if "quarantine" in added else []
-            return Added(counts, Counter(reasons))
+            return added
 
-        return lake.commit(work)
+        added = lake.commit(work)
+        reasons = {row["quarantine_id"]: row["reason"] for row in self.rows.get("quarantine", ())}
+        quarantined = Counter(reasons[key] for key in added.get("quarantine", ()))
+        return Added({table: len(ids) for table, ids in added.items()}, quarantined)
 
 
 class Load:
@@ -102,7 +100,7 @@ class Load:
         self._begin()
 
     def _begin(self) -> None:
-        self._rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._rows: Rows = defaultdict(list)
         self._moves: list[Move] = []
         self._items = 0
         self._bytes = 0
@@ -131,11 +129,11 @@ class Load:
     def seal(self) -> Sealed:
         """Return what was gathered, and begin anew."""
         hops, bodies = self._lines.hand_out()
+        quick = QuickHops(hops, messages_table(bodies))
         rows, moves = self._rows, self._moves
         self._begin()
-        tables = tables_of(rows, hops, bodies)
-        skipped = Counter(str(row["reason"]) for row in rows["skipped"])
-        return Sealed(self.format, tables, rows["turns"], moves, skipped)
+        skipped = Counter(str(row["reason"]) for row in rows.pop("skipped", ()))
+        return Sealed(self.format, rows, quick, moves, skipped)
 
 
 def _move_offsets(lake: Lake, moves: list[Move]) -> None:

@@ -139,12 +139,8 @@ class SourceFile:
         nothing = Offset()
         for row in rows:
             if filling.add([row.item], row.size_bytes):
-<<<<<<< ours
-                yield Batch(filling.take(), nothing, nothing, row.done_bytes)
-        self.waiting_bytes = table.unfinished_bytes
-=======
                 yield filling.take(nothing, nothing, row.done_bytes)
->>>>>>> theirs
+        self.waiting_bytes = table.unfinished_bytes
         # The offset comes last: a killed ingest begins the file again.
         yield filling.take(nothing, whole, whole.consumed_bytes)
 

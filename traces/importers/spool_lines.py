@@ -30,6 +30,7 @@ from serving.records import (
     Turn,
 )
 from traces.bodies import Bodies, Body, body_of_text
+from traces.call_versions import UPDATING
 from traces.importers.rows import Row
 from traces.tables import TABLES, arrow_array, arrow_schema
 
@@ -129,6 +130,8 @@ class SpoolLines:
 
     def _take_hop(self, data: bytes) -> None:
         hop = _same(_read_hop(data), data)
+        if hop.source in UPDATING:
+            raise _NotOurs
         started_at = _time(hop.started_at)
         _plain(hop.duration_s, hop.ttft_s, hop.confidence, hop.propensity)
         known = self._known
