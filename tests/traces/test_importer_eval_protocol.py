@@ -122,8 +122,11 @@ def test_a_rollouts_status_is_its_turns(said: Any, status: str, error: str | Non
     assert (turn["status"], turn["error"]) == (status, error)
 
 
-def test_a_score_that_is_not_valid_judges_nothing() -> None:
-    result = {"score": 0.0, "is_score_valid": False, "reason": "the judge was down"}
+@pytest.mark.parametrize(
+    "result", [{"score": 0.0, "is_score_valid": False}, {"score": None}, {}, {"error": "x"}]
+)
+def test_a_score_that_is_not_valid_judges_nothing(result: dict[str, Any]) -> None:
+    result["reason"] = "the judge was down"
 
     (remark,) = read({**NEW, "evaluation_result": result})["feedback"]
 

@@ -102,6 +102,12 @@ def test_a_request_that_nobody_answered_yet_is_a_turn() -> None:
     assert (turn["request"], turn["status"], turn["hop_ids"]) == ("A", "abandoned", [])
 
 
+def test_a_session_without_messages_is_counted() -> None:
+    found = read(SESSION[:2])
+
+    assert [row["reason"] for row in found["skipped"]] == ["session_without_messages"]
+
+
 def test_a_growing_session_ends_as_if_read_at_once(tmp_path: Path) -> None:
     path, home = tmp_path / "s1.jsonl", tmp_path / ".mol"
     written = "".join(json.dumps(one) + "\n" for one in SESSION)

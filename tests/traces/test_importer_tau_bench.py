@@ -217,6 +217,12 @@ def test_a_simulation_alone_is_known_and_a_broken_one_stands_in_nobodys_way() ->
     assert [row for row in found if row.table != "quarantine"] == rows_of(RESULTS)
 
 
+def test_results_without_simulations_are_counted() -> None:
+    (row,) = rows_of({**RESULTS, "simulations": []})
+
+    assert (row.table, row.values["reason"]) == ("skipped", "results_without_simulations")
+
+
 @pytest.mark.parametrize(
     ("reason", "status"), [("max_steps", "failed"), ("infrastructure_error", "abandoned")]
 )

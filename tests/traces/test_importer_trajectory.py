@@ -114,7 +114,7 @@ def test_whatever_is_damaged_each_item_leaves_whole_rows_or_a_reason(
 
 def _storable(found: list[Row]) -> None:
     """Fail unless the lake can hold the rows; some text that is no UTF-8 is in quarantine only."""
-    for table in {row.table for row in found}:
+    for table in {row.table for row in found} - {"skipped"}:
         values = [row.values for row in found if row.table == table]
         assert arrow_table(table, values).num_rows == len(values)
         required = [c.name for c in TABLES[table] if c.required]

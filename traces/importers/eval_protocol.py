@@ -133,7 +133,8 @@ def _evaluated(
     kept = {k: v for k, v in found.items() if k != "score" and v not in (None, {}, [])}
     detail = {**metadata, **kept, "ground_truth": value.get("ground_truth")}
     text = canonical_json({k: v for k, v in detail.items() if v is not None})
-    if found.get("is_score_valid") is False or found.get("error"):
+    judged = "score" in found and found["score"] is not None
+    if found.get("is_score_valid") is False or found.get("error") or not judged:
         yield comment(trajectory, name, text)
         return
     try:

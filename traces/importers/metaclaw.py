@@ -108,4 +108,6 @@ def _names(value: dict[str, Any]) -> tuple[str, int]:
 
 def _local_time(value: Any) -> datetime:
     """Return the time of a call; it is written without a zone and taken for UTC."""
+    if value is None:
+        return UNDATED
     return datetime.strptime(value, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)

@@ -84,6 +84,8 @@ def session_rows(source: str, head: dict[str, Any], raws: Sequence[Any]) -> Iter
             yield refused(refusal.reason, str(refusal), [head, raw])
         except MALFORMED as error:
             yield refused("bad_record", f"{type(error).__name__}: {error}", [head, raw])
+    if not any(line.asks or line.answers for line in lines.values()):
+        yield Row("skipped", {"reason": "session_without_messages"})
     trajectory = Trajectory(
         source=source,
         conversation_id=head["id"],

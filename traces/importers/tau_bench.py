@@ -58,6 +58,8 @@ def parse(value: Any) -> Iterator[Row]:
     if isinstance(value, dict) and _is_trajectory(value):
         yield from _trajectory(value)
     elif isinstance(value, dict) and _is_results(value):
+        if not value["simulations"]:
+            yield Row("skipped", {"reason": "results_without_simulations"})
         for simulation in value["simulations"]:
             part = {"info": value["info"], "simulations": [simulation]}
             make = partial(_simulation, simulation, value["info"])
