@@ -125,16 +125,15 @@ def fix(home: Path, id: str, mended: bytes) -> ReplayReport:
     """
     if len(mended) > MAX_LINE_BYTES:
         raise FixRefused(f"The mended record is longer than {MAX_LINE_BYTES:,} bytes.")
-    find(home, id)
+    record = find(home, id)
+    tables = _parse(record, mended)
+    for row in tables.get("quarantine", ()):
+        raise FixRefused(
+            f"The mended record is refused too: {row['reason']}: {row['detail']}. Nothing "
+            f"was changed; 'flows quarantine show {short(record.quarantine_id)}' prints the "
+            "record."
+        )
     with Lake.open(home) as lake:
-        record = _find(lake.connection, id)
-        tables = _parse(record, mended)
-        for row in tables.get("quarantine", ()):
-            raise FixRefused(
-                f"The mended record is refused too: {row['reason']}: {row['detail']}. Nothing "
-                f"was changed; 'flows quarantine show {short(record.quarantine_id)}' prints the "
-                "record."
-            )
         report = _replace(lake, [(record, tables)])
         refresh_turns(lake)
         return report

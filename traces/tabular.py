@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from traces.importers.rows import LineRefused
 from traces.items import Item
-from traces.source import MAX_LINE_BYTES, open_source
+from traces.source import MAX_LINE_BYTES, Corrupt, open_source, read_some
 
 _ROWS = 256
 """Rows decoded at a time: a row may hold a whole conversation."""
@@ -53,8 +53,7 @@ def parquet_rows(path: Path, columns: Mapping[str, str]) -> Iterator[TableRow]:
                     yield TableRow(Item(position, value=value), each, done)
                     position += 1
     except (pa.ArrowException, OSError, ValueError) as error:
-        refusal = LineRefused("corrupt_file", str(error).splitlines()[0])
-        yield TableRow(Item(position, b"", refusal=refusal), 0, size)
+        yield _corrupt(position, str(error).splitlines()[0], size)
 
 
 class CsvFile:
@@ -71,18 +70,30 @@ class CsvFile:
         csv.field_size_limit(MAX_LINE_BYTES)
         with open_source(self._path) as stream:
             text = io.TextIOWrapper(
-                stream, encoding="utf-8-sig", errors="surrogateescape", newline=""
+                io.BufferedReader(_Whole(stream)),
+                encoding="utf-8-sig",
+                errors="surrogateescape",
+                newline="",
             )
             lines = _Lines(text)
             reader = csv.reader(lines, strict=True)
-            header = next(reader, [])
             position = 0
-            while (row := self._row(reader, lines, header, position)) is not None:
-                if row.item.refusal is not None and not lines.closed:
-                    self.unfinished_bytes = row.size_bytes
-                    return
-                yield row
-                position += 1
+            header = self._header(reader)
+            try:
+                while (row := self._row(reader, lines, header, position)) is not None:
+                    if row.item.refusal is not None and not lines.closed:
+                        self.unfinished_bytes = row.size_bytes
+                        return
+                    yield row
+                    position += 1
+            except Corrupt as error:
+                yield _corrupt(position, str(error), 0)
+
+    def _header(self, reader: Iterator[list[str]]) -> list[str]:
+        try:
+            return next(reader, [])
+        except (csv.Error, Corrupt):
+            return []
 
     def _row(
         self, reader: Iterator[list[str]], lines: "_Lines", header: list[str], position: int
@@ -105,6 +116,26 @@ class CsvFile:
         named = zip(header, [cell or None for cell in cells], strict=True)
         item = Item(position, value={**self._columns, **dict(named)})
         return TableRow(item, len(raw), 0)
+
+
+def _corrupt(position: int, why: str, done_bytes: int) -> TableRow:
+    refusal = LineRefused("corrupt_file", why)
+    return TableRow(Item(position, b"", refusal=refusal), 0, done_bytes)
+
+
+class _Whole(io.RawIOBase):
+    """A stream that ends where a truncated compressed file does."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = read_some(self._stream, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class _Lines:
