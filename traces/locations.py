@@ -57,7 +57,7 @@ def local_path(source: Path | str) -> Path | None:
     if url.netloc not in ("", "localhost"):
         raise InputRefused(
             f"Cannot ingest {shown(source)!r}: 'file://' names a path on this machine, as in "
-            "'file:///var/log/traces'."
+            "'file://var/log/traces'."
         )
     return Path(url2pathname(url.path))
 
