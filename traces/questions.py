@@ -97,6 +97,18 @@ QUESTIONS = (
         """,
     ),
     _question(
+        "tools",
+        "Which tools fail, and how often?",
+        """
+        SELECT name, count(*) AS results, count(*) FILTER (failed) AS failed,
+               wilson_low(count(*) FILTER (failed), count(*)) AS low_95,
+               wilson_high(count(*) FILTER (failed), count(*)) AS high_95
+        FROM v_tool_results GROUP BY name ORDER BY failed DESC, results DESC, name
+        LIMIT 12
+        """,
+        at_scale=False,
+    ),
+    _question(
         "latency",
         "How long do calls take, by version and role?",
         """
