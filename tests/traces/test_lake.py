@@ -44,6 +44,7 @@ GOLDEN_COLUMNS = {
     ),
     "messages": "day message_id role body",
     "requests": "request_id source started_at body",
+    "span_events": "event_id source trace_id span_id name seq occurred_at body day",
     "outcomes": "turn_id success tier rule signals correction",
     "blame": "turn_id klass slot confidence evidence right_slot code_version",
     "quarantine": "quarantine_id source position reason detail raw format",
