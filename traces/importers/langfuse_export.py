@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from serving.records import UNDATED, Feedback, Hop, TargetKind, canonical_json
+from serving.records import UNDATED, Hop, TargetKind, canonical_json
 from traces.importers.cells import (
     cell,
     items,
@@ -31,7 +31,7 @@ from traces.importers.cells import (
 from traces.importers.conversations import read_input, read_output
 from traces.importers.messages import Usage, decoded, read_answer, read_tools, read_usage
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
-from traces.importers.signals import annotator_of, signal
+from traces.importers.signals import annotator_of, edit, signal
 
 NAME = "langfuse"
 
@@ -217,8 +217,11 @@ def _score(row: dict[str, Any]) -> Row:
     at = moment(cell(row, "timestamp", "created_at", "createdAt")) or UNDATED
     comment = text_cell(row, "comment")
     user = text_cell(row, "author_user_id", "authorUserId", "user_id", "userId")
+    judge = annotator_of(row.get("source"))
     if kind == "CORRECTION":
-        return feedback_row(_correction(row, target, text, at))
+        answer, name = read_output(text).completion, text_cell(row, "name") or "correction"
+        made = edit(NAME, target, name, answer, text=comment, annotator=judge, user=user, at=at)
+        return feedback_row(made)
     label = None
     if kind == "TEXT":
         score, comment = None, "\n".join(part for part in (text, comment) if part)
@@ -237,7 +240,7 @@ def _score(row: dict[str, Any]) -> Row:
             score=score,
             label=label,
             text=comment,
-            annotator=annotator_of(row.get("source")),
+            annotator=judge,
             user=user,
             at=at,
         )
@@ -253,26 +256,6 @@ def _target(row: dict[str, Any]) -> tuple[TargetKind, str] | None:
         return "response", observation_id
     session_id = text_cell(row, "session_id", "sessionId")
     return None if session_id is None else ("conversation", session_id)
-
-
-def _correction(
-    row: dict[str, Any], target: tuple[TargetKind, str], text: str | None, at: Any
-) -> Feedback:
-    """Return the answer that a person wrote instead of the model's."""
-    answer = read_output(text).completion
-    if answer is None:
-        raise LineRefused("bad_record", "the correction is empty")
-    return Feedback(
-        source=NAME,
-        target_kind=target[0],
-        target_id=target[1],
-        kind="edit",
-        name=text_cell(row, "name") or "correction",
-        correction=answer,
-        user=text_cell(row, "author_user_id", "authorUserId"),
-        created_at=at,
-        annotator=annotator_of(row.get("source")) or "human",
-    )
 
 
 def _required(row: dict[str, Any], name: str) -> str:

@@ -31,7 +31,7 @@ from traces.importers.chat_bodies import Answered
 from traces.importers.conversations import read_input, read_output
 from traces.importers.messages import Usage, decoded, read_tools, read_usage
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
-from traces.importers.signals import signal
+from traces.importers.signals import edit, signal
 
 NAME = "langsmith"
 
@@ -243,53 +243,34 @@ def _annotator(sources: list[Any]) -> Annotator | None:
 
 
 def _feedback(row: dict[str, Any]) -> Row:
-    run_id, trace_id = text_cell(row, "run_id"), text_cell(row, "trace_id")
-    target: tuple[TargetKind, str]
-    if trace_id is not None:
-        # The run may be one that is no call, such as the chain around it.
-        target = ("turn", f"{NAME}:{trace_id}")
-    elif run_id is not None:
-        target = ("response", run_id)
-    else:
+    target = _target(row)
+    if target is None:
         return Row("skipped", {"reason": "feedback_of_no_run"})
+    name, text = str(row["key"]), text_cell(row, "comment")
     source = mapping(row.get("feedback_source"))
-    at = moment(cell(row, "modified_at", "created_at")) or UNDATED
-    user = text_cell(source, "user_id", "user_name") or text_cell(
-        mapping(source.get("metadata")), "user_id"
-    )
     annotator = _annotator([source] if source else [])
+    user = text_cell(source, "user_id", "user_name")
+    at = moment(cell(row, "modified_at", "created_at")) or UNDATED
     correction = decoded(row.get("correction"))
     if correction not in (None, "", {}, []):
         answer = read_output(correction).completion
-        return feedback_row(
-            Feedback(
-                source=NAME,
-                target_kind=target[0],
-                target_id=target[1],
-                kind="edit",
-                name=str(row["key"]),
-                correction=answer,
-                detail=text_cell(row, "comment"),
-                user=user,
-                created_at=at,
-                annotator=annotator or "human",
-            )
-        )
+        made = edit(NAME, target, name, answer, text=text, annotator=annotator, user=user, at=at)
+        return feedback_row(made)
     value = row.get("value")
     label = value if isinstance(value, str) and value else None
-    score, text = number(row.get("score")), text_cell(row, "comment")
+    score = number(row.get("score"))
     if score is None and label is None and text is None:
         raise LineRefused("bad_record", "the feedback has neither score, value nor comment")
-    return feedback_row(
-        signal(
-            NAME,
-            target,
-            str(row["key"]),
-            score=score,
-            label=label,
-            text=text,
-            annotator=annotator,
-            user=user,
-            at=at,
-        )
-    )
+    made = signal(
+        NAME, target, name,
+        score=score, label=label, text=text, annotator=annotator, user=user, at=at,
+    )  # fmt: skip
+    return feedback_row(made)
+
+
+def _target(row: dict[str, Any]) -> tuple[TargetKind, str] | None:
+    """Return what a feedback is about: its run may be one that is no call, so rather the turn."""
+    trace_id, run_id = text_cell(row, "trace_id"), text_cell(row, "run_id")
+    if trace_id is not None:
+        return "turn", f"{NAME}:{trace_id}"
+    return None if run_id is None else ("response", run_id)

@@ -11,7 +11,14 @@ nothing alone.
 from datetime import datetime
 from typing import Any
 
-from serving.records import Annotator, Feedback, FeedbackKind, TargetKind, canonical_json
+from serving.records import (
+    Annotator,
+    Feedback,
+    FeedbackKind,
+    Message,
+    TargetKind,
+    canonical_json,
+)  # fmt: skip
 
 _UP = frozenset({"up", "thumbs_up", "thumbs-up", "thumbsup", "like", "liked", "👍"})
 _DOWN = frozenset({"down", "thumbs_down", "thumbs-down", "thumbsdown", "dislike", "disliked", "👎"})
@@ -80,6 +87,38 @@ def signal(
         user=user,
         created_at=at,
         annotator=annotator,
+    )
+
+
+def edit(
+    source: str,
+    target: tuple[TargetKind, str],
+    name: str,
+    answer: Message | None,
+    *,
+    text: str | None = None,
+    annotator: Annotator | None = None,
+    user: str | None = None,
+    at: datetime,
+) -> Feedback:
+    """Return the answer that somebody, by default a person, wanted instead.
+
+    Raises:
+        ValueError: if it is empty.
+    """
+    if answer is None:
+        raise ValueError(f"the correction {name!r} is empty")
+    return Feedback(
+        source=source,
+        target_kind=target[0],
+        target_id=target[1],
+        kind="edit",
+        name=name,
+        correction=answer,
+        detail=text,
+        user=user,
+        created_at=at,
+        annotator=annotator or "human",
     )
 
 

@@ -17,12 +17,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from serving.records import UNDATED, Feedback, Hop, Message, TargetKind, canonical_json
+from serving.records import UNDATED, Feedback, Hop, TargetKind, canonical_json
 from traces.importers.cells import items, mapping, micros, moment, number, text_cell
 from traces.importers.messages import decoded, read_answer, read_messages, read_tools
 from traces.importers.parts import json_text
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row
-from traces.importers.signals import signal
+from traces.importers.signals import edit, signal
 
 NAME = "tensorzero"
 
@@ -97,7 +97,9 @@ def _inference(row: dict[str, Any]) -> Iterable[Row]:
     yield hop_row(hop)
     if better is not None:
         preferred = _answer(better).message
-        yield feedback_row(_edit(("response", inference_id), preferred, _user(row), hop.started_at))
+        target: tuple[TargetKind, str] = ("response", inference_id)
+        at, user = hop.started_at, _user(row)
+        yield feedback_row(edit(NAME, target, "demonstration", preferred, user=user, at=at))
 
 
 def _datapoint(row: dict[str, Any]) -> Row:
@@ -151,7 +153,8 @@ def _feedback(row: dict[str, Any], table: str) -> Feedback:
     episode = row.get("target_type") == "episode"
     target: tuple[TargetKind, str] = ("conversation" if episode else "response", target_id)
     if table == "demonstration":
-        return _edit(target, _answer(row["value"]).message, user, at)
+        answer = _answer(row["value"]).message
+        return edit(NAME, target, "demonstration", answer, user=user, at=at)
     if table == "comment":
         text = str(row["value"])
         return signal(NAME, target, "comment", text=text, annotator="human", user=user, at=at)
@@ -168,24 +171,6 @@ def _feedback(row: dict[str, Any], table: str) -> Feedback:
         annotator="model" if automatic else "human" if _HUMAN in tags else None,
         user=user,
         at=at,
-    )
-
-
-def _edit(
-    target: tuple[TargetKind, str], answer: Message | None, user: str | None, at: datetime
-) -> Feedback:
-    if answer is None:
-        raise LineRefused("bad_record", "the demonstration is empty")
-    return Feedback(
-        source=NAME,
-        target_kind=target[0],
-        target_id=target[1],
-        kind="edit",
-        name="demonstration",
-        correction=answer,
-        user=user,
-        created_at=at,
-        annotator="human",
     )
 
 
