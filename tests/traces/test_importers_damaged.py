@@ -11,6 +11,7 @@ import pytest
 from import_rows import DATA, damaged, lines, rows_as
 from logged_calls import ANSWERED, CALL, SIGNAL, camel, chat, generation, logged, score
 
+from traces.detect import FORMATS
 from traces.tables import TABLES, arrow_table
 
 TRACE = {"id": "t1", "timestamp": "2025-11-29T16:00:00Z", "projectId": "p", "name": "chat",
@@ -26,6 +27,11 @@ ITEMS: list[tuple[str, Any]] = [
     ("langfuse", {"data": [generation(), score()], "meta": {}}),
     *(("openai", item) for item in (logged(), ANSWERED, STREAM)),
 ]
+
+
+def test_an_item_is_claimed_by_its_own_importer_alone() -> None:
+    for format, item in ITEMS:
+        assert [i.NAME for i in FORMATS if i.recognises(item)] == [format]
 
 
 @pytest.mark.parametrize("seed", range(len(ITEMS)))
