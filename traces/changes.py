@@ -58,6 +58,15 @@ def find_changes(connection: duckdb.DuckDBPyConnection) -> Changes:
     return Changes(before, after, everything=True, sources=_all_sources(connection))
 
 
+def next_mark(connection: duckdb.DuckDBPyConnection) -> Offset:
+    """Return the mark for a commit under way that brings nothing to join.
+
+    It makes the next snapshot: that no other commit can get in between is the lake's promise.
+    """
+    snapshot, hops, requests = _state(connection)
+    return Offset(snapshot + 1, _digest(hops, requests))
+
+
 def _state(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
     """Return the newest snapshot, and how many hops and requests there are."""
     row: tuple[int, int, int] = connection.execute(
@@ -89,13 +98,19 @@ def _read_feed(
     known: tuple[int, int],
     now: tuple[int, int, int],
 ) -> bool:
-    """Read what was added; return whether that is all that happened."""
+    """Read what was added and taken out; return whether that is all that happened."""
 
     def feed(table: str, what: str = "insertions") -> str:
         return f"ducklake_table_{what}('lake', 'main', '{table}', {low}, {now[0]})"
 
     for table, query in {
-        "join_fresh": f"SELECT turn_id, source, count(*) AS hops FROM {feed('hops')} GROUP BY ALL",
+        # A hop that is told of again replaces what it was.
+        "join_fresh": f"""
+            SELECT turn_id, source, min(day) AS day, max(day) AS last_day, sum(n) AS hops,
+                   bool_or(n < 0) AS shrank
+            FROM (SELECT turn_id, source, day, 1 AS n FROM {feed("hops")} UNION ALL
+                  SELECT turn_id, source, day, -1 FROM {feed("hops", "deletions")})
+            GROUP BY turn_id, source""",
         "join_fresh_requests": f"SELECT source, count(*) AS requests FROM {feed('requests')}"
         " GROUP BY ALL",
         "join_recorded": "SELECT DISTINCT turn_id, source, conversation_id"
@@ -115,8 +130,9 @@ def _read_feed(
 
 def _since(connection: duckdb.DuckDBPyConnection, before: Offset, after: Offset) -> Changes:
     _create(connection, "join_turn_ids",
-            "SELECT DISTINCT turn_id FROM join_fresh ANTI JOIN join_recorded USING (turn_id)"
-            " WHERE turn_id IS NOT NULL")  # fmt: skip
+            "SELECT turn_id, min(day) AS day, max(last_day) AS last_day, bool_or(shrank) AS shrank"
+            " FROM join_fresh ANTI JOIN join_recorded USING (turn_id)"
+            " WHERE turn_id IS NOT NULL GROUP BY turn_id")  # fmt: skip
     if _any(connection, "join_turn_ids"):
         connection.execute(
             "DELETE FROM join_turn_ids WHERE turn_id IN"

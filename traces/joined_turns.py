@@ -11,6 +11,9 @@ included. In: a connection inside a commit, and `Changes`. Out: the rows of `tur
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import duckdb
 
 from traces.changes import Changes
@@ -27,6 +30,11 @@ _HOPS = (
 )
 
 
+_MEMORY = "400MB"
+_THREADS = 4
+"""Each reads with buffers of its own."""
+
+
 def remake(connection: duckdb.DuckDBPyConnection, changes: Changes) -> tuple[int, int]:
     """Bring the joined turns to what the hops say, as far as `changes` concern them.
 
@@ -35,6 +43,31 @@ def remake(connection: duckdb.DuckDBPyConnection, changes: Changes) -> tuple[int
     """
     if not _concerned(connection, changes):
         return 0, 0
+    with _in_little_memory(connection):
+        _write_after(connection, changes)
+        _find_before(connection, changes)
+        connection.execute(_POSITIONS)
+        return _apply(connection)
+
+
+@contextmanager
+def _in_little_memory(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Let DuckDB go to disk early, for the join holds its own share of the memory."""
+    before = [
+        (name, connection.execute(f"SELECT current_setting('{name}')").fetchall()[0][0])
+        for name in ("memory_limit", "threads")
+    ]
+    connection.execute(f"SET memory_limit = '{_MEMORY}'")
+    connection.execute(f"SET threads = {min(_THREADS, int(before[1][1]))}")
+    try:
+        yield
+    finally:
+        for name, value in before:
+            connection.execute(f"SET {name} = '{value}'")
+
+
+def _write_after(connection: duckdb.DuckDBPyConnection, changes: Changes) -> None:
+    """Write the turns as they are to be."""
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE join_after AS SELECT {', '.join(_COLUMNS)} FROM turns"
         " WHERE false"
@@ -85,18 +118,26 @@ def _group_named(connection: duckdb.DuckDBPyConnection, changes: Changes) -> Non
 
 
 def _read_touched(connection: duckdb.DuckDBPyConnection, changes: Changes) -> None:
-    """Gather all hops of the turns that got new ones: these, and what was joined before."""
+    """Gather all hops of the turns that got or lost some, in `join_hops`.
+
+    What came in is in few files of its own; the rest is looked up on the days of these turns.
+    """
     low, high = changes.before.consumed_bytes + 1, changes.after.consumed_bytes
+    shrank = connection.execute("SELECT bool_or(shrank) FROM join_turn_ids").fetchall()[0][0]
+    which = "false" if shrank else "turn_id IN (SELECT turn_id FROM join_turn_ids)"
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE join_hops AS {_HOPS}"
-        f" ducklake_table_insertions('lake', 'main', 'hops', {low}, {high})"
-        " WHERE turn_id IN (SELECT turn_id FROM join_turn_ids)"
+        f" ducklake_table_insertions('lake', 'main', 'hops', {low}, {high}) WHERE {which}"
     )
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE join_known AS SELECT turn_id, unnest([day,"
         " CAST(started_at + to_microseconds((duration_s * 1e6)::BIGINT) AS DATE)]) AS day"
-        " FROM turns WHERE turn_id IN (SELECT turn_id FROM join_turn_ids)"
+        " FROM turns WHERE origin = 'joined' AND turn_id IN (SELECT turn_id FROM join_turn_ids)"
     )
+    if shrank:
+        connection.execute(
+            "INSERT INTO join_known SELECT turn_id, unnest([day, last_day]) FROM join_turn_ids"
+        )
     connection.execute(
         f"INSERT INTO join_hops {_HOPS} hops WHERE {days_of(connection, 'join_known')}"
         " AND turn_id IN (SELECT turn_id FROM join_known)"

@@ -73,14 +73,14 @@ def _texts_sql(days: str) -> str:
     """Render the texts of route hops, and of the first answers of groups that begin with one."""
     return f"""
     CREATE OR REPLACE TEMP TABLE join_route_texts AS
-    WITH hops AS (
-        SELECT l.n, l.day, l.role, l.message_ids, g.number, l.n = g.first_n AS first
-        FROM join_loose l ASOF JOIN join_groups g ON l.n >= g.first_n),
+    WITH groups AS (SELECT *, unnest(range(first_n, last_n + 1)) AS n FROM join_groups),
+    hops AS (SELECT l.n, l.day, l.role, l.message_ids, g.number, l.n = g.first_n AS first
+             FROM join_loose l JOIN groups g USING (n)),
     routed AS (SELECT number FROM hops WHERE first AND role = 'route'),
     answers AS (SELECT min(n) AS n FROM hops SEMI JOIN routed USING (number)
                 WHERE role = 'answer' GROUP BY number),
-    wanted AS (SELECT * FROM hops
-               WHERE role = 'route' OR n IN (SELECT n FROM answers)),
+    wanted AS (SELECT * FROM hops WHERE role = 'route'
+               UNION ALL SELECT hops.* FROM hops SEMI JOIN answers USING (n)),
     seen AS (SELECT n, unnest(message_ids) AS message_id,
                     generate_subscripts(message_ids, 1) AS place FROM wanted),
     final AS (SELECT s.n, arg_max(s.message_id, s.place) AS message_id

@@ -111,6 +111,8 @@ def add_rows(connection: duckdb.DuckDBPyConnection, hops: str, days: str) -> Non
     count = connection.execute(
         "SELECT greatest((SELECT count(*) FROM join_places), (SELECT count(*) FROM join_asked))"
     ).fetchall()[0][0]
+    if not count:
+        return
     parts = 1 + count // _TURNS_AT_ONCE
     for part in range(parts):
         which = f"% {parts} = {part}"

@@ -26,7 +26,8 @@ def store_recorded(lake: Lake, rows: list[dict[str, Any]]) -> list[str]:
     """Store recorded turns, inside a commit; return the ids of new or better ones.
 
     Of two records of one turn the one with more hops stands (a turn goes on after
-    tool results), then the one with the greater content hash.
+    tool results), then the one that knows more of its end, then the one with the greater
+    content hash.
     """
     best: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -84,10 +85,11 @@ def _stored(
     return same, others
 
 
-def _rank(row: dict[str, Any]) -> tuple[int, str]:
+def _rank(row: dict[str, Any]) -> tuple[int, bool, int, str]:
     texts = {name: _text(row.get(name)) for name in ("answer", "tail")}
     turn = record_of(Turn, "turns", {**row, **texts})
-    return len(row["hop_ids"]), content_id(turn.model_dump(mode="json"))
+    ended = turn.status != "abandoned"
+    return len(turn.hop_ids), ended, len(turn.tail), content_id(turn.model_dump(mode="json"))
 
 
 def _text(value: Any) -> str | None:
