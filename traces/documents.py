@@ -11,16 +11,24 @@ In: a stream. Out: pieces that cover every byte from the start on, up to what is
 import codecs
 import json
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from traces.importers.rows import LineRefused
 from traces.items import finite, has_surrogate
 from traces.source import MAX_LINE_BYTES, Corrupt, Piece, read_some
 
 _CHUNK_BYTES = 1024 * 1024
-_BLANK = " \t\r\n\ufeff"
+BLANK = " \t\r\n\ufeff"
 _CUT = 12
 """An error this near the end of what was read may be an unfinished number, literal or escape."""
+
+
+class Decoded(NamedTuple):
+    """A value, where its text ends, and whether it holds what is no JSON value."""
+
+    value: Any
+    end: int
+    odd: bool
 
 
 class Document:
@@ -55,46 +63,54 @@ class Document:
         """Return how many characters stand before the next element; None if there is none."""
         lead = 0
         while True:
-            if self._at + lead >= len(self._text):
-                if not self._read(_CHUNK_BYTES):
-                    return None
-                continue
-            mark = self._text[self._at + lead]
+            mark = self._mark(lead)
+            if mark is None:
+                return None
             if mark == "[" and not self._inside:
                 self._inside = True
             elif mark == "]" and self._inside:
                 self._inside = False
-            elif mark not in _BLANK and mark != ",":
+            elif mark not in BLANK and mark != ",":
                 return lead
             lead += 1
 
+    def _mark(self, lead: int) -> str | None:
+        """Return the character after the lead; None at the end."""
+        while self._at + lead >= len(self._text):
+            if not self._read(_CHUNK_BYTES):
+                return None
+        return self._text[self._at + lead]
+
     def _element(self, lead: int) -> Piece | None:
         """Return the next element; None if the document ends within it."""
+        found = self._value(lead)
+        if isinstance(found, Decoded):
+            return self._piece(lead, found)
+        if self._ended and _torn(found, self._text):
+            self.unfinished_bytes = len(_bytes(self._text[self._at + lead :]))
+            return None
+        return self._broken(lead, found)
+
+    def _value(self, lead: int) -> Decoded | Exception:
+        """Decode the value after the lead, reading on as far as it takes; or why it is none."""
         step = _CHUNK_BYTES
         while True:
             begin = self._at + lead
-            failure: Exception | None = None
+            found: Decoded | Exception
             try:
-                value, end, odd = self._decoded(begin)
+                found = self._decoded(begin)
             except (ValueError, RecursionError) as error:
-                failure = error
+                found = error
             else:
                 # A number at the end of what was read may go on.
-                if self._text[end - 1] in '}]"' or end < len(self._text):
-                    return self._piece(lead, end, value, odd)
+                if self._text[found.end - 1] in '}]"' or found.end < len(self._text):
+                    return found
             room = MAX_LINE_BYTES - (len(self._text) - begin)
-            if room > 0 and self._read(min(step, room)):
-                step *= 2
-            elif failure is None:
-                return self._piece(lead, end, value, odd)
-            elif self._ended and _torn(failure, self._text):
-                self.unfinished_bytes = len(_bytes(self._text[begin:]))
-                return None
-            else:
-                return self._broken(lead, failure)
+            if room <= 0 or not self._read(min(step, room)):
+                return found
+            step *= 2
 
-    def _decoded(self, begin: int) -> tuple[Any, int, bool]:
-        """Return the value at `begin`, its end, and whether it holds what is no JSON value."""
+    def _decoded(self, begin: int) -> Decoded:
         odd: list[str] = []
         try:
             decoder = json.JSONDecoder(parse_constant=odd.append, parse_float=finite)
@@ -106,15 +122,16 @@ class Document:
             decoder = json.JSONDecoder(parse_constant=odd.append, parse_float=str, parse_int=str)
             value, end = decoder.raw_decode(self._text, begin)
             odd.append(str(error))
-        return value, end, bool(odd)
+        return Decoded(value, end, bool(odd))
 
-    def _piece(self, lead: int, end: int, value: Any, odd: bool) -> Piece:
+    def _piece(self, lead: int, found: Decoded) -> Piece:
         before = _bytes(self._text[self._at : self._at + lead])
-        content = _bytes(self._text[self._at + lead : end])
+        content = _bytes(self._text[self._at + lead : found.end])
         self._separator = before.decode("utf-8", "replace")
         # What is doubtful is decoded again by itself, and refused if it has to be.
-        plain = not odd and not has_surrogate(content) and _is_utf8(content)
-        return self._take(before, content, end, value=value if plain else None, decoded=plain)
+        plain = not found.odd and not has_surrogate(content) and _is_utf8(content)
+        value = found.value if plain else None
+        return self._take(before, content, found.end, value=value, decoded=plain)
 
     def _broken(self, lead: int, failure: Exception) -> Piece:
         """Return what cannot be decoded, up to where the next element seems to begin.
@@ -130,7 +147,10 @@ class Document:
             end = found if found >= 0 else end
         before = _bytes(self._text[self._at : begin])
         content = _bytes(self._text[begin:end])
-        return self._take(before, content, end, refusal=LineRefused("not_json", str(failure)))
+        reason, why = "not_json", str(failure)
+        if not self._ended and end == len(self._text) and _torn(failure, self._text):
+            reason, why = "too_long", f"more than {MAX_LINE_BYTES:,} bytes"
+        return self._take(before, content, end, refusal=LineRefused(reason, why))
 
     def _take(self, before: bytes, content: bytes, end: int, **more: Any) -> Piece:
         piece = Piece(self._position, before + content, lead=len(before), **more)

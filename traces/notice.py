@@ -42,7 +42,7 @@ def notice(file: SourceFile, known: Sequence[KnownOffset]) -> list[str]:
 
 
 def _changed(file: SourceFile, longest: int) -> str:
-    if file.form in ("parquet", "csv", "session"):
+    if file.form in ("parquet", "csv", "session", "object"):
         return "has changed since it was read; read again as a whole"
     if file.read_bytes < longest:
         return (

@@ -95,6 +95,8 @@ def _probe_as(
         except LineRefused as refusal:
             if refusal.reason == "corrupt_file":
                 return f"is a corrupt file ({refusal})"
+            if refusal.reason == "too_long" and form == "document" and item is first:
+                return _probe_as("object", path, name, head, format_of)
             reason = (
                 reason or f"is not JSON lines, a JSON document, Parquet or CSV; {_begins(head)}"
             )
@@ -116,6 +118,7 @@ _KINDS: dict[Form, str] = {
     "chunks": "a stream of events",
     "session": "a session",
     "document": "JSON",
+    "object": "JSON",
     "parquet": "a Parquet table",
     "csv": "a CSV table",
 }

@@ -106,6 +106,23 @@ def read_some(stream: BinaryIO, size: int) -> bytes:
     return _guarded(stream, "read", size)
 
 
+class Unpacked(io.RawIOBase):
+    """A stream for readers that know nothing of compressed files which end early."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer as far as there is something to read."""
+        data = read_some(self._stream, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
 def _guarded(stream: BinaryIO, call: str, size: int) -> bytes:
     try:
         return cast(bytes, getattr(stream, call)(size))

@@ -14,11 +14,12 @@ from typing import BinaryIO, Literal
 from traces.chunks import ChunkReader, is_whole
 from traces.documents import Document
 from traces.items import Batch, Context, Filling, Item, is_json
+from traces.members import member_rows
 from traces.session_lines import session_items
 from traces.source import Offset, Piece, PrefixHash, file_offset, open_source, read_lines, resume
 from traces.tabular import CsvFile, parquet_rows
 
-Form = Literal["lines", "chunks", "session", "document", "parquet", "csv"]
+Form = Literal["lines", "chunks", "session", "document", "object", "parquet", "csv"]
 """How a file holds its items."""
 
 BATCH_ITEMS = 4096
@@ -69,7 +70,7 @@ class SourceFile:
         """
         self.waiting_bytes = 0
         filling = Filling(max_items, max_bytes)
-        if self.form in ("parquet", "csv"):
+        if self.form in ("parquet", "csv", "object"):
             return self._tabular(known, filling)
         if self.form == "session":
             return self._session(known)
@@ -135,7 +136,13 @@ class SourceFile:
             self.resumed = whole
             return
         table = CsvFile(self.path, self.columns)
-        rows = parquet_rows(self.path, self.columns) if self.form == "parquet" else table.rows()
+        match self.form:
+            case "parquet":
+                rows = parquet_rows(self.path, self.columns)
+            case "object":
+                rows = member_rows(self.path)
+            case _:
+                rows = table.rows()
         nothing = Offset()
         for row in rows:
             if filling.add([row.item], row.size_bytes):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from traces.importers.rows import LineRefused
 from traces.items import Item
-from traces.source import MAX_LINE_BYTES, Corrupt, open_source, read_some
+from traces.source import MAX_LINE_BYTES, Corrupt, Unpacked, open_source
 
 _ROWS = 256
 """Rows decoded at a time: a row may hold a whole conversation."""
@@ -33,6 +33,12 @@ class TableRow(NamedTuple):
     item: Item
     size_bytes: int
     done_bytes: int
+
+
+def corrupt_row(position: int, why: str, done_bytes: int = 0) -> TableRow:
+    """Return the row that says why there are no more."""
+    refusal = LineRefused("corrupt_file", why)
+    return TableRow(Item(position, b"", refusal=refusal), 0, done_bytes)
 
 
 def parquet_rows(path: Path, columns: Mapping[str, str]) -> Iterator[TableRow]:
@@ -53,7 +59,7 @@ def parquet_rows(path: Path, columns: Mapping[str, str]) -> Iterator[TableRow]:
                     yield TableRow(Item(position, value=value), each, done)
                     position += 1
     except (pa.ArrowException, OSError, ValueError) as error:
-        yield _corrupt(position, str(error).splitlines()[0], size)
+        yield corrupt_row(position, str(error).splitlines()[0], size)
 
 
 class CsvFile:
@@ -70,7 +76,7 @@ class CsvFile:
         csv.field_size_limit(MAX_LINE_BYTES)
         with open_source(self._path) as stream:
             text = io.TextIOWrapper(
-                io.BufferedReader(_Whole(stream)),
+                io.BufferedReader(Unpacked(stream)),
                 encoding="utf-8-sig",
                 errors="surrogateescape",
                 newline="",
@@ -87,7 +93,7 @@ class CsvFile:
                     yield row
                     position += 1
             except Corrupt as error:
-                yield _corrupt(position, str(error), 0)
+                yield corrupt_row(position, str(error))
 
     def _header(self, reader: Iterator[list[str]]) -> list[str]:
         try:
@@ -116,26 +122,6 @@ class CsvFile:
         named = zip(header, [cell or None for cell in cells], strict=True)
         item = Item(position, value={**self._columns, **dict(named)})
         return TableRow(item, len(raw), 0)
-
-
-def _corrupt(position: int, why: str, done_bytes: int) -> TableRow:
-    refusal = LineRefused("corrupt_file", why)
-    return TableRow(Item(position, b"", refusal=refusal), 0, done_bytes)
-
-
-class _Whole(io.RawIOBase):
-    """A stream that ends where a truncated compressed file does."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = read_some(self._stream, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 class _Lines:

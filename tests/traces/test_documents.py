@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from source_files import items, source, values
 
+from traces.detect import find_sources
 from traces.importers.rows import LineRefused
 
 ROWS = [
@@ -108,3 +109,42 @@ def test_where_no_next_element_can_be_found_the_rest_is_kept_as_it_is(tmp_path: 
     assert found[1].raw == b'{"i": nope}, {"i": 2}]'
     assert found[1].refusal is not None
     assert found[1].refusal.reason == "not_json"
+
+
+def test_the_lists_of_a_large_object_are_taken_apart(tmp_path: Path) -> None:
+    spans = [{"name": f"s{n}", "text": '"]}'} for n in range(500)]
+    whole = {"count": 500, "resourceSpans": spans, "meta": {"page": [1]}, "data": [1, None]}
+    file = tmp_path / "a.json"
+    for indent in (None, 2):
+        file.write_text(json.dumps(whole, indent=indent))
+
+        found = items(file, "object")
+
+        wrapped = [{"resourceSpans": [span]} for span in spans] + [{"data": [1]}, {"data": [None]}]
+        assert values(found) == wrapped
+        assert [json.loads(item.raw) for item in found] == wrapped
+
+
+def test_a_large_object_that_breaks_off_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"resourceSpans": [{"a": 1}, {"a": ')
+
+    first, last = items(file, "object")
+
+    assert first.value == {"resourceSpans": [{"a": 1}]}
+    assert last.refusal is not None
+    assert last.refusal.reason == "corrupt_file"
+
+
+@pytest.mark.slow
+def test_an_object_larger_than_an_item_may_be_is_found_to_be_one(tmp_path: Path) -> None:
+    attribute = {"key": "gen_ai.input.messages", "value": {"stringValue": "x" * 1_000_000}}
+    span = {"traceId": "0" * 32, "spanId": "0" * 16, "name": "chat", "attributes": [attribute]}
+    resource = {"scopeSpans": [{"spans": [span]}]}
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"resourceSpans": [resource] * 70}))
+
+    (found,) = find_sources(file).files
+
+    assert (found.form, found.format) == ("object", "otlp")
+    assert sum(len(batch.items) for batch in found.batches([])) == 70
