@@ -75,10 +75,9 @@ class Lake:
                     f"lakes up to {migrations.SCHEMA_VERSION}. Update the program; nothing was "
                     "changed."
                 )
-            if migrations.is_current(lake.connection):
-                return lake
-            if not read_only:
+            while not (current := migrations.is_current(lake.connection)) and not read_only:
                 lake.commit(migrations.upgrade)
+            if current:
                 return lake
         except BaseException:
             lake.close()

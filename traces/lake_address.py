@@ -124,6 +124,9 @@ def attach(
         # are new to a snapshot may be known in the next. `Lake.commit` asks again and tries.
         connection.execute("LOAD ducklake")
         connection.execute("SET ducklake_max_retry_count = 0")
+        # Rows kept in the catalog make old snapshots wrong once they are written to files
+        # (seen with 1.5.5), so only tables that nobody reads as they were have some.
+        connection.execute("SET ducklake_default_data_inlining_row_limit = 0")
         if address.data is not None:
             connection.execute("LOAD httpfs")
             # It copies the environment's keys into settings, which any query could read.

@@ -19,13 +19,25 @@ import pyarrow as pa
 from serving.records import Message
 from traces.bodies import Body, add_bodies, body_of
 from traces.lake_address import quoted
-from traces.tables import PARTITIONED, TABLES, add_column, arrow_array, arrow_table, ddl, partition
+from traces.tables import (
+    IN_CATALOG,
+    PARTITIONED,
+    TABLES,
+    add_column,
+    arrow_array,
+    arrow_table,
+    ddl,
+    partition,
+)
 from traces.view_definitions import MACROS, VIEWS
 
 SCHEMA_VERSION = 2
 """Version of the tables that this program declares."""
 
 _FETCH_ROWS = 1000
+_OPTION = "data_inlining_row_limit"
+_INLINED_ROWS = 100
+"""Rows of one commit that go to the catalog, for tables of `IN_CATALOG`."""
 
 
 def stored_version(connection: duckdb.DuckDBPyConnection) -> int:
@@ -44,7 +56,10 @@ def is_current(connection: duckdb.DuckDBPyConnection) -> bool:
 
 
 def upgrade(connection: duckdb.DuckDBPyConnection) -> None:
-    """Bring an older or empty lake to the declared schema, inside a commit."""
+    """Bring an older or empty lake nearer to the declared schema, inside a commit.
+
+    A new table's options can only be set by a later commit: `is_current` tells when all is done.
+    """
     version = stored_version(connection)
     if 0 < version < SCHEMA_VERSION:
         for step in _STEPS[version - 1 :]:
@@ -88,11 +103,24 @@ def _missing(connection: duckdb.DuckDBPyConnection) -> list[str]:
     statements += [
         f"CREATE MACRO {macro.name} {macro.sql}" for macro in MACROS if (macro.name,) not in macros
     ]
+    with_option = _with_option(connection)
+    statements += [
+        f"CALL ducklake_set_option('lake', '{_OPTION}', {_INLINED_ROWS}, table_name => '{table}')"
+        for table in IN_CATALOG
+        if table in columns and table not in with_option
+    ]
     for view in VIEWS:
         if comments.get(view.name) != view.comment:
             statements.append(f"CREATE OR REPLACE VIEW {view.name} AS {view.sql}")
             statements.append(f"COMMENT ON VIEW {view.name} IS {quoted(view.comment)}")
     return statements
+
+
+def _with_option(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    rows = connection.execute(
+        "SELECT scope_entry FROM ducklake_options('lake') WHERE option_name = ?", [_OPTION]
+    ).fetchall()
+    return {str(row[0]).rpartition(".")[2] for row in rows}
 
 
 def _to_2(connection: duckdb.DuckDBPyConnection) -> None:

@@ -263,6 +263,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
 PARTITIONED = frozenset({"hops", "messages", "turns", "feedback", "span_events"})
 """Tables whose files hold one `day` each."""
 
+IN_CATALOG = ("offsets", "lake_version", "upkeep")
+"""Tables whose few changes are kept in the catalog, where a commit costs no file."""
+
 _V_HOPS = tuple(
     Column("messages", "json") if c.name == "message_ids" else c for c in TABLES["hops"]
 )
