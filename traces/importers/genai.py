@@ -38,6 +38,7 @@ _CONTENT_EVENTS = (
     *DETAILS, *_MESSAGE_EVENTS, "gen_ai.choice", "gen_ai.content.prompt",
     "gen_ai.content.completion",
 )  # fmt: skip
+_TOOLS = ("llm.request.functions", "gen_ai.request.tools", "gen_ai.tool.definitions")
 _CHUNKS = ("gen_ai.content.completion.chunk", "llm.content.completion.chunk")
 _KINDS = {
     "chat": "call", "text_completion": "call", "generate_content": "call", "completion": "call",
@@ -189,7 +190,7 @@ def _tools(found: dict[str, Any]) -> str:
     for name in ("gen_ai.tool.definitions", "gen_ai.request.tools", "gen_ai.request.functions"):
         if found.get(name):
             return read_tools(found[name])
-    for prefix in ("llm.request.functions", "gen_ai.request.tools", "gen_ai.tool.definitions"):
+    for prefix in _TOOLS if any(name.startswith(_TOOLS) for name in found) else ():
         if (old := unflattened(found, prefix)) is not None:
             return read_tools(old)
     return "[]"

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from serving.records import Message, Role, ToolCall, canonical_json
 from traces.importers.parts import Content, Result, placeholder, result_text, tool_call
 
@@ -26,6 +28,7 @@ _ROLES: dict[str, Role] = {
     "aimessagechunk": "assistant",
     "tool": "tool", "function": "tool", "toolresult": "tool",
 }  # fmt: skip
+_PLAIN_ROLES: dict[Any, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 _FINISH = {
     "stop": "stop", "end_turn": "stop", "stop_sequence": "stop", "eos": "stop", "completed": "stop",
     "end": "stop", "complete": "stop", "finish": "stop",
@@ -67,6 +70,10 @@ def decoded(value: Any) -> Any:
     if not text or (text[0] not in '[{"' and text not in ("null", "true", "false")):
         return value
     try:
+        return orjson.loads(text)
+    except ValueError:
+        pass
+    try:  # what only the standard decoder takes: huge numbers, NaN, halves of surrogate pairs
         return json.loads(text)
     except (ValueError, RecursionError):
         return value
@@ -183,6 +190,12 @@ class _Conversation:
             self._message(raw)
 
     def _message(self, raw: dict[str, Any]) -> None:
+        text = _plain_text(raw)
+        if text is not None and (role := _PLAIN_ROLES.get(raw["role"])) is not None:
+            if role == "assistant":
+                self._open = []
+            self._append(Message(role=role, content=text))
+            return
         content = Content()
         _read_into(content, raw)
         role = role_of(raw)
@@ -242,6 +255,23 @@ class _Conversation:
     def _append(self, message: Message) -> None:
         self.messages.append(message)
         self._item_open = False
+
+
+def _plain_text(raw: dict[str, Any]) -> str | None:
+    """Return the text of a message that is nothing but text, as most are; else None."""
+    if len(raw) != 2 or "role" not in raw:
+        return None
+    content = raw.get("content")
+    if isinstance(content, str):
+        return content
+    parts = raw.get("parts")
+    if not isinstance(parts, list) or len(parts) != 1:
+        return None
+    part = parts[0]
+    if not isinstance(part, dict) or len(part) != 2 or part.get("type") != "text":
+        return None
+    text = part.get("content")
+    return text if isinstance(text, str) else None
 
 
 def kind_is_message(raw: dict[str, Any]) -> bool:

@@ -34,6 +34,7 @@ _KINDS = {
 }  # fmt: skip
 _FEEDBACK = ("annotation", "evaluation")
 _SCOPES = ("", "trace.", "session.")
+_STARTS = tuple(f"{scope}{word}s" for scope in _SCOPES for word in _FEEDBACK)
 
 
 def kind_of(span: Span) -> str | None:
@@ -48,9 +49,8 @@ def kind_of(span: Span) -> str | None:
 
 def has_feedback(attributes: dict[str, Any]) -> bool:
     """Return whether attributes hold annotations or evaluations, in whatever scope."""
-    starts = tuple(f"{scope}{word}s" for scope in _SCOPES for word in _FEEDBACK)
     return any(
-        name.startswith(starts) and (name in starts or f".{_word(name)}." in name)
+        name.startswith(_STARTS) and (name in _STARTS or f".{_word(name)}." in name)
         for name in attributes
     )
 
@@ -91,6 +91,8 @@ def feedback_rows(span: Span) -> Iterator[Row]:
     Raises:
         ValueError: if a carrier does not say what it is about.
     """
+    if not has_feedback(span.attributes):
+        return
     for scope in _SCOPES:
         for word in _FEEDBACK:
             raws = unflattened(span.attributes, f"{scope}{word}s")
