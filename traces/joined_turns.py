@@ -80,9 +80,6 @@ def _write_after(connection: duckdb.DuckDBPyConnection, changes: Changes) -> Non
         add_rows(
             connection, f"{_HOPS} hops WHERE turn_id IS NULL", days_of(connection, "join_loose")
         )
-    _find_before(connection, changes)
-    connection.execute(_POSITIONS)
-    return _apply(connection)
 
 
 def _concerned(connection: duckdb.DuckDBPyConnection, changes: Changes) -> bool:
