@@ -73,8 +73,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[STAGE] [PATH] [--SETTING VALUE]...",
-            help=f"STAGE: {', '.join(Stage)}; the cycle if none is named. PATH: traces to "
-            "ingest, instead of the configured ones. Settings: see 'flows config'.",
+            help=f"STAGE: {', '.join(Stage)}; the cycle if none is named. PATH: file, "
+            "folder or URL to ingest, instead of the configured ones. Settings: see 'flows config'.",
         ),
     ] = None,
     config: Config = None,
@@ -88,6 +88,9 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
     ] = False,
+    format: Annotated[
+        str | None, typer.Option(help="Format of the traces; without it their content tells.")
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Ingest again whenever PATH grows, until Ctrl-C.")
     ] = False,
@@ -105,7 +108,8 @@ def run(
             "base": base,
             "engine": engine,
             "seed": seed,
-            "sources": (Path(path),) if path else None,
+            "sources": (path,) if path else None,
+            "format": format,
         },
     )
     from flows import manual
