@@ -6,6 +6,7 @@ Real registry, real lake; the bundled history of `examples/promoted` is a real l
 import shutil
 from pathlib import Path
 
+import pytest
 from registry_records import SLOTS, digest_of, report_of, version_of
 
 from flows import lineage
@@ -20,11 +21,19 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMOTED = EXAMPLES / "promoted"
 
 
-def copy_history(home: Path) -> Settings:
-    """Copy the bundled history to a home with one day of its turns."""
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled history with one day of its turns; tests work on copies."""
+    home = tmp_path_factory.mktemp("history") / "home"
     shutil.copytree(PROMOTED, home, ignore=shutil.ignore_patterns("traces"))
     ingest(home, next((PROMOTED / "traces").glob("*.gz")))
-    return Settings(home=home)
+    return home
+
+
+@pytest.fixture
+def settings(history: Path, tmp_path: Path) -> Settings:
+    """Settings for a copy of the history."""
+    return Settings(home=Path(shutil.copytree(history, tmp_path / "home")))
 
 
 def test_tenures_are_those_of_the_registrys_log(tmp_path: Path) -> None:
@@ -77,8 +86,7 @@ def test_a_version_has_the_report_that_promoted_it_else_the_newest(tmp_path: Pat
     assert late.verdict != "PASS"
 
 
-def test_publishing_again_changes_nothing_and_learning_does_not_see_it(tmp_path: Path) -> None:
-    settings = copy_history(tmp_path / "home")
+def test_publishing_again_changes_nothing_and_learning_does_not_see_it(settings: Settings) -> None:
     mark = learning_mark(settings.home)
 
     first, second = lineage.publish(settings), lineage.publish(settings)
@@ -91,8 +99,7 @@ def test_publishing_again_changes_nothing_and_learning_does_not_see_it(tmp_path:
     assert query(settings.home, sql)[1] == [("L1", "fb434168be11", 162, 18, "champion")]
 
 
-def test_what_changed_in_the_registry_replaces_what_the_lake_said(tmp_path: Path) -> None:
-    settings = copy_history(tmp_path / "home")
+def test_what_changed_in_the_registry_replaces_what_the_lake_said(settings: Settings) -> None:
     lineage.publish(settings)
     with Registry.open(settings.home) as registry:
         registry.rollback("L1")
@@ -102,10 +109,9 @@ def test_what_changed_in_the_registry_replaces_what_the_lake_said(tmp_path: Path
     assert query(settings.home, sql)[1] == [("85e412084850",)]
 
 
-def test_what_cannot_be_published_is_said_and_undoes_nothing(tmp_path: Path, capsys) -> None:
+def test_what_cannot_be_published_is_said_and_undoes_nothing(settings, tmp_path, capsys) -> None:
     lineage.publish_or_say(Settings(home=tmp_path / "no lake yet"))
     assert capsys.readouterr() == ("", "")
-    settings = copy_history(tmp_path / "home")
     damaged = next((settings.home / "datasets").glob("*/manifest.json"))
     damaged.write_text("{")
 
@@ -116,16 +122,14 @@ def test_what_cannot_be_published_is_said_and_undoes_nothing(tmp_path: Path, cap
     assert "flows run lineage" in said
 
 
-def test_the_mark_of_learning_moves_with_the_turns(tmp_path: Path) -> None:
-    settings = copy_history(tmp_path / "home")
+def test_the_mark_of_learning_moves_with_the_turns(settings: Settings) -> None:
     before = learning_mark(settings.home)
     ingest(settings.home, PROMOTED / "traces")
 
     assert learning_mark(settings.home) != before
 
 
-def test_a_report_on_disk_is_found(tmp_path: Path) -> None:
-    settings = copy_history(tmp_path / "home")
+def test_a_report_on_disk_is_found(settings: Settings) -> None:
     with Registry.open(settings.home) as registry:
         registry.register(version_of(1))
     save_report(settings.home, report_of(None, 1))
