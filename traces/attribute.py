@@ -187,6 +187,12 @@ WITH named AS (
     JOIN (SELECT turn_id, unnest(response_ids) AS response_id FROM turns) t
       ON f.target_kind = 'response' AND f.target_id = t.response_id
     UNION
+    -- An agent's span is no call; a word about it is about the turn of its trace.
+    SELECT f.feedback_id, t.turn_id FROM feedback f
+    JOIN span_events s
+      ON s.name = 'span_agent' AND f.target_kind = 'response' AND f.target_id = s.span_id
+    JOIN turns t ON t.turn_id IN ('otlp:' || s.trace_id, 'openinference:' || s.trace_id)
+    UNION
     -- A word about a conversation is about its last turn so far. TensorZero's metrics do not
     -- tell whether they are about a response or an episode, which is a conversation.
     SELECT f.feedback_id, t.turn_id FROM feedback f

@@ -23,7 +23,7 @@ from serving.records import UNDATED, Hop, canonical_json
 from traces.bodies import read_hops_by_id
 from traces.importers.genai import spoken_in
 from traces.importers.rows import hop_row
-from traces.importers.span_event_rows import event_of
+from traces.importers.span_event_rows import AGENT, event_of
 
 SPANS = frozenset({"otlp", "openinference", "mlflow"})
 """Sources whose hops are spans."""
@@ -43,7 +43,7 @@ def completed(connection: duckdb.DuckDBPyConnection, rows: Rows) -> tuple[list[R
     """
     hops = rows.get("hops", [])
     spans = [hop for hop in hops if hop["source"] in SPANS]
-    events = rows.get("span_events", [])
+    events = [row for row in rows.get("span_events", ()) if row["name"] != AGENT]
     if not spans and not events:
         return hops, []
     bare = {hop["span_id"]: hop for hop in spans if _is_bare(hop) and hop["source"] == _EVENTS_OF}
@@ -106,7 +106,7 @@ def _events(
     connection.register("concerned_spans", pa.table({"span_id": sorted(days)}))
     cursor = connection.execute(
         "SELECT event_id, source, trace_id, span_id, name, seq, body FROM span_events"
-        f" SEMI JOIN concerned_spans USING (span_id) WHERE {with_days}"
+        f" SEMI JOIN concerned_spans USING (span_id) WHERE name <> '{AGENT}' AND {with_days}"
     )
     names = [column[0] for column in cursor.description]
     for values in cursor.fetchall():

@@ -161,8 +161,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("started_at", "time"),
         Column("body", "json"),
     ),
-    # Content of calls that came apart from their spans; see `traces.span_events`. `seq` is the
-    # event's time in nanoseconds.
+    # What else is to be known of spans than the calls among them, see `traces.span_events`:
+    # content that came apart from its span, and agents' spans. `seq` is a time in nanoseconds.
     "span_events": (
         Column("event_id", "text"),
         Column("source", "text"),

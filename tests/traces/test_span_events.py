@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from import_rows import DATA, lines
+from trace_records import PROFILE
 
+from traces.attribute import attribute
 from traces.ingest import ingest
 from traces.lake import Lake
 
@@ -58,7 +60,7 @@ def turns(home: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("spans", "logs", "calls", "events"),
     [
-        ("openai_v2_spans.jsonl", "openai_v2_logs.jsonl", 4, 12),
+        ("openai_v2_spans.jsonl", "openai_v2_logs.jsonl", 4, 12 + 1),  # and the agent's span
         ("operation_details_spans.json", "operation_details_logs.json", 4, 4),
     ],
 )
@@ -90,7 +92,7 @@ def test_pieces_one_by_one_in_any_order_end_the_same(tmp_path: Path) -> None:
         ingest(whole, SPANS / name)
     wanted = state(whole), turns(whole)
 
-    for order, step in ((pieces[::-1], 3), (pieces[::2] + pieces[1::2], 7)):
+    for order, step in ((pieces[::-1], 5), (pieces[::2] + pieces[1::2], 7)):
         home = tmp_path / f"home{step}"
         for n in range(0, len(order), step):
             ingest(home, write(tmp_path / f"in{step}" / f"{n}.jsonl", order[n : n + step]))
@@ -118,6 +120,7 @@ def test_a_librarys_own_empty_span_of_a_call_is_left_out(tmp_path: Path) -> None
             ingest(home, write(tmp_path / f"in{n}" / f"{m}.jsonl", [piece]))
         (row,) = state(home)
         assert json.loads(row[3])["content"] == "Let me see."
+        assert len(turns(home)) == 1
 
 
 def test_an_empty_span_alone_is_a_call(tmp_path: Path) -> None:
@@ -144,3 +147,28 @@ def test_a_whole_span_keeps_its_own_content(tmp_path: Path) -> None:
 
     assert report.funnel["span_events_added"] == 1
     assert state(tmp_path) == before
+
+
+def test_a_word_about_an_agents_span_is_about_its_turn(tmp_path: Path) -> None:
+    agent = next(
+        p for p in single_records("openinference_spans.jsonl") if _span(p)["name"] == "agent"
+    )
+    told = {"annotation_name": "user_feedback", "annotator_kind": "HUMAN", "result.score": 0.0,
+            "span_id": _span(agent)["spanId"], "updated_at": "2026-11-30T02:00:00Z"}  # fmt: skip
+    ingest(tmp_path, write(tmp_path / "in" / "feedback.jsonl", [told]))
+    early = attribute(tmp_path, PROFILE)
+
+    ingest(tmp_path, SPANS / "openinference_spans.jsonl")
+    late = attribute(tmp_path, PROFILE)
+
+    assert (early.feedback_unmatched, late.feedback_unmatched) == (1, 0)
+    with Lake.open(tmp_path, read_only=True) as lake:
+        signals = lake.connection.execute(
+            "SELECT signals FROM outcomes WHERE turn_id = $id",
+            {"id": f"openinference:{_span(agent)['traceId']}"},
+        ).fetchall()
+    assert "user_feedback" in [signal["name"] for signal in json.loads(signals[0][0])]
+
+
+def _span(envelope: dict[str, Any]) -> dict[str, Any]:
+    return dict(envelope["resourceSpans"][0]["scopeSpans"][0]["spans"][0])

@@ -15,7 +15,7 @@ from traces.importers.messages import decoded
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
 from traces.importers.signals import annotator_of, signal
 from traces.importers.span_calls import first, hop_of, session_of, skipped
-from traces.importers.span_event_rows import span_event_row
+from traces.importers.span_event_rows import agent_row, span_event_row
 from traces.importers.spans import (
     MALFORMED,
     Bad,
@@ -65,6 +65,8 @@ def span_rows(span: Span) -> Iterator[Row]:
         yield hop_row(hop_of(source, span, dialect.call_of(span)))
     elif kind != "carrier":
         yield skipped(kind)
+        if kind == "agent" and span.span_id:
+            yield agent_row(source, span)
     yield from openinference_spans.feedback_rows(span)
     for event in span.events:
         if event.name == genai.EVALUATION:
