@@ -95,6 +95,11 @@ class Filling:
     items: list[Item] = field(default_factory=list)
     size: int = 0
 
+    @property
+    def room(self) -> int:
+        """How many items it still takes."""
+        return self.max_items - len(self.items)
+
     def add(self, items: Iterable[Item], size: int) -> bool:
         """Add items that took `size` bytes; return whether the batch is full."""
         self.items.extend(items)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
+from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -323,6 +324,19 @@ def arrow_array(kind: Kind, values: list[Any]) -> pa.Array:
         lists = pa.array(values, pa.list_(pa.binary(16)))
         return pa.ListArray.from_arrays(lists.offsets, _ids(lists.values))
     return pa.array(values, _ARROW[kind])
+
+
+def id_lists(joined: list[bytes]) -> pa.Array:
+    """Turn lists of ids, each list its ids one after the other, into an Arrow array."""
+    data = b"".join(joined)
+    ids = pa.Array.from_buffers(pa.binary(16), len(data) // 16, [None, pa.py_buffer(data)])
+    offsets = pa.array([0, *accumulate(len(part) // 16 for part in joined)], pa.int32())
+    return pa.ListArray.from_arrays(offsets, _ids(ids))
+
+
+def utc_times(texts: list[str]) -> pa.Array:
+    """Turn times such as `2026-11-01T00:00:00Z` into an Arrow array."""
+    return pa.array(texts, pa.string()).cast(_ARROW["time"])
 
 
 def _ids(storage: pa.Array) -> pa.Array:

@@ -9,82 +9,41 @@ back and handed out as Arrow columns.
 """
 
 import hashlib
+import re
 from collections import defaultdict
 from datetime import date, datetime
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
-from pydantic import AwareDatetime
+from msgspec import UNSET, Raw, Struct
 
-from serving.records import (
-    LATER_FIELDS,
-    SCHEMA_VERSION,
-    Feedback,
-    Hop,
-    Message,
-    Record,
-    ToolCall,
-    Turn,
-)
-from traces.bodies import Bodies, Body, body_of_text
+from serving.records import LATER_FIELDS, Feedback, Hop, Turn
+from traces.bodies import Bodies
 from traces.call_versions import UPDATING
 from traces.importers.rows import Row
-from traces.tables import TABLES, arrow_array, arrow_schema
+from traces.importers.spool_messages import (
+    History,
+    Messages,
+    NotOurs,
+    same,
+    struct_of,
+    write,
+    write_sorted,
+)
+from traces.tables import TABLES, arrow_array, arrow_schema, id_lists, utc_times
 
-_CACHE_BYTES = 64 << 20
-"""Messages read before are remembered up to so many bytes of them."""
-_LATER = LATER_FIELDS | {"tail"}
-_Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_TIME = re.compile(r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{6})?Z")
+_MOST_DAYS = 10_000
 
-# What stands for a field's type. Messages stay bytes: most of them were read a line before.
-_TYPES: dict[Any, Any] = {
-    int: _Int,
-    int | None: _Int | None,
-    AwareDatetime: str,
-    tuple[str, ...]: list[str],
-    tuple[int, ...] | None: list[int] | None,
-    tuple[Message, ...]: list[Raw],
-    Message | None: Raw,
-}
-
-
-def _struct_of(record: type[Record]) -> Any:
-    """Return a struct with the fields of a record, in the order in which they are written."""
-    fields: list[Any] = []
-    for name, field in record.model_fields.items():
-        kind = _TYPES.get(field.annotation, field.annotation)
-        if name == "schema_version":
-            kind = Annotated[int, Meta(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
-        fields.append((name, kind | UnsetType, UNSET) if name in _LATER else (name, kind))
-    return msgspec.defstruct(record.__name__, fields, forbid_unknown_fields=True, gc=False)
-
-
-_TYPES[tuple[ToolCall, ...]] = list[_struct_of(ToolCall)]  # type: ignore[misc]
-_read_message = msgspec.json.Decoder(_struct_of(Message)).decode
 _read_hop, _read_turn, _read_feedback = (
-    msgspec.json.Decoder(_struct_of(record)).decode for record in (Hop, Turn, Feedback)
+    msgspec.json.Decoder(struct_of(record)).decode for record in (Hop, Turn, Feedback)
 )
-_write = msgspec.json.Encoder().encode
-_write_sorted = msgspec.json.Encoder(order="sorted").encode
-
-_LATER_OF_HOP = tuple(name for name in Hop.model_fields if name in _LATER)
-_PLAIN_OF_HOP = tuple(
-    c for c in TABLES["hops"] if c.name in Hop.model_fields and c.kind not in ("time", "json")
-)
-
-
-class _NotOurs(ValueError):
-    """The line is one for pydantic."""
-
-
-class _Known(Struct, frozen=True, gc=False):
-    """A message that was read before."""
-
-    body: Body
-    canonical: Raw
+_LATER_OF_HOP = tuple(name for name in Hop.model_fields if name in LATER_FIELDS)
+_WORKED_OUT = ("hop_id", "day", "completion")
+_later_of = attrgetter(*_LATER_OF_HOP)
+_NOT_SET = (UNSET,) * len(_LATER_OF_HOP)
 
 
 class _KeptHop(Struct, frozen=True, gc=False):
@@ -92,18 +51,22 @@ class _KeptHop(Struct, frozen=True, gc=False):
 
     hop_id: str
     record: Any
-    started_at: datetime
     day: date
-    message_ids: list[bytes]
-    completion: str | None
+    message_ids: bytes
+    completion: bytes | None
 
 
 class SpoolLines:
     """Reads lines for one load after the other."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, _Known] = {}
-        self._known_bytes = 0
+        self._messages = Messages()
+        self._days: dict[str, date] = {}
+        self._load = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._load += 1
         self._hops: list[_KeptHop] = []
         self._bodies: Bodies = defaultdict(dict)
 
@@ -125,119 +88,127 @@ class SpoolLines:
     def hand_out(self) -> tuple[pa.Table, Bodies]:
         """Return the hops kept so far as a table, with their messages by day; begin anew."""
         hops, bodies = self._hops, self._bodies
-        self._hops, self._bodies = [], defaultdict(dict)
+        self._begin()
         return _table(hops), bodies
 
     def _take_hop(self, data: bytes) -> None:
-        hop = _same(_read_hop(data), data)
+        hop = same(_read_hop(data), data)
         if hop.source in UPDATING:
-            raise _NotOurs
-        started_at = _time(hop.started_at)
+            raise NotOurs
         _plain(hop.duration_s, hop.ttft_s, hop.confidence, hop.propensity)
-        known = self._known
-        seen = [known.get(data) or self._message(data) for data in map(bytes, hop.messages)]
+        day = self._day(hop.started_at)
         completion = bytes(hop.completion)
         if completion != b"null":
-            hop.completion = self._message(completion).canonical
-        hop.messages = [message.canonical for message in seen]
-        for name in _LATER_OF_HOP:
-            if getattr(hop, name) is None:
-                setattr(hop, name, UNSET)
+            hop.completion = Raw(self._messages.one(completion).canonical)
+        key = (hop.conversation_id, hop.role, hop.model)
+        history = self._messages.history(key, bytes(hop.messages))
+        hop.messages = Raw(history.canonical + b"]")
+        if _later_of(hop) != _NOT_SET:
+            for name in _LATER_OF_HOP:
+                if getattr(hop, name) is None:
+                    setattr(hop, name, UNSET)
         hop_id = _content_id(hop)
         # What refers to the line would keep all of it in memory.
         hop.messages = hop.completion = None
-        day = started_at.date()
+        self._list_bodies(history, day)
+        answer = None if completion == b"null" else completion
+        self._hops.append(_KeptHop(hop_id, hop, day, history.ids, answer))
+
+    def _list_bodies(self, history: History, day: date) -> None:
+        """Note the bodies that this load has not noted under this day."""
+        place = (self._load, day)
+        known = history.listed_count if history.listed == place else 0
         bodies = self._bodies[day]
-        ids = []
-        for message in seen:
-            ids.append(message.body.message_id)
-            bodies[message.body.message_id] = message.body
-        answer = None if completion == b"null" else completion.decode()
-        self._hops.append(_KeptHop(hop_id, hop, started_at, day, ids, answer))
+        for body in history.bodies[known:]:
+            bodies[body.message_id] = body
+        history.listed, history.listed_count = place, len(history.bodies)
 
     def _turn(self, data: bytes) -> Row:
-        turn = _same(_read_turn(data), data)
-        started_at = _time(turn.started_at)
-        values = {name: None if v is UNSET else v for name, v in _fields(turn)}
-        values["answer"] = self._text(turn.answer)
-        tail = [] if turn.tail is UNSET else turn.tail
-        values["tail"] = "[" + ",".join(self._message(bytes(m)).body.text for m in tail) + "]"
-        values |= {"started_at": started_at, "day": started_at.date(), "origin": "recorded"}
+        turn = same(_read_turn(data), data)
+        tail = "[]" if turn.tail is UNSET else self._list_text(bytes(turn.tail))
+        values = _fields(turn)
+        values |= {"answer": self._text(turn.answer), "tail": tail, "origin": "recorded"}
+        values |= {"day": self._day(turn.started_at), "started_at": _time(turn.started_at)}
         return Row("turns", values)
 
     def _feedback(self, data: bytes) -> Row:
-        feedback = _same(_read_feedback(data), data)
-        created_at = _time(feedback.created_at)
+        feedback = same(_read_feedback(data), data)
         _plain(feedback.value)
         correction = self._text(feedback.correction)
         if correction is not None:
             feedback.correction = Raw(correction.encode())
         if feedback.annotator is None:
             feedback.annotator = UNSET
-        values = {name: None if v is UNSET else v for name, v in _fields(feedback)}
+        values = _fields(feedback)
         values |= {"feedback_id": _content_id(feedback), "correction": correction}
-        values |= {"created_at": created_at, "day": created_at.date()}
+        values |= {"day": self._day(feedback.created_at), "created_at": _time(feedback.created_at)}
         return Row("feedback", values)
 
     def _text(self, raw: Raw) -> str | None:
         data = bytes(raw)
-        return None if data == b"null" else self._message(data).body.text
+        return None if data == b"null" else self._messages.one(data).body.text
 
-    def _message(self, data: bytes) -> _Known:
-        known = self._known.get(data)
-        if known is None:
-            canonical = _write_sorted(_same(message := _read_message(data), data))
-            known = _Known(body_of_text(message.role, canonical), Raw(canonical))
-            if self._known_bytes > _CACHE_BYTES:
-                self._known, self._known_bytes = {}, 0
-            self._known[data] = known
-            self._known_bytes += len(data)
-        return known
+    def _list_text(self, data: bytes) -> str:
+        # No conversation has this key, so that no history is displaced.
+        return (self._messages.history(None, data).canonical + b"]").decode()
 
-
-def _same(record: Any, data: bytes) -> Any:
-    if _write(record) != data:
-        raise _NotOurs
-    return record
+    def _day(self, time: str) -> date:
+        """Return the day of a time written as pydantic writes UTC."""
+        if not _TIME.fullmatch(time, 10) or time.endswith(".000000Z"):
+            raise NotOurs
+        day = self._days.get(time[:10])
+        if day is None:
+            day = date.fromisoformat(time[:10])
+            if day.isoformat() != time[:10]:
+                raise NotOurs
+            if len(self._days) > _MOST_DAYS:
+                self._days.clear()
+            self._days[time[:10]] = day
+        return day
 
 
 def _time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    if time.replace(tzinfo=None).isoformat() + "Z" != text:
-        raise _NotOurs
-    return time
+    return datetime.fromisoformat(text)
 
 
 def _plain(*numbers: float | None) -> None:
     """Refuse numbers that Python and msgspec write differently."""
     for number in numbers:
         if number and not 1e-4 <= abs(number) < 1e16:
-            raise _NotOurs
+            raise NotOurs
 
 
 def _content_id(record: Any) -> str:
-    return "sha256:" + hashlib.sha256(_write_sorted(record)).hexdigest()
+    return "sha256:" + hashlib.sha256(write_sorted(record)).hexdigest()
 
 
-def _fields(record: Any) -> list[tuple[str, Any]]:
-    return [(name, getattr(record, name)) for name in record.__struct_fields__]
+def _fields(record: Any) -> dict[str, Any]:
+    values = msgspec.structs.asdict(record)
+    return {name: None if value is UNSET else value for name, value in values.items()}
 
 
 def _table(hops: list[_KeptHop]) -> pa.Table:
     """Build the `hops` table column by column."""
     records = [hop.record for hop in hops]
-    columns: dict[str, list[Any]] = {}
-    for column in _PLAIN_OF_HOP:
-        values = list(map(attrgetter(column.name), records))
-        if column.name in _LATER:
-            values = [None if value is UNSET else value for value in values]
-        columns[column.name] = values
-    for name in ("tools", "params"):
-        columns[name] = list(map(attrgetter(name), records))
-    for name in ("prompt_token_ids", "completion_token_ids"):
-        lists = map(attrgetter(name), records)
-        columns[name] = [None if ids is None else _write(ids).decode() for ids in lists]
-    for name in ("hop_id", "started_at", "day", "message_ids", "completion"):
-        columns[name] = list(map(attrgetter(name), hops))
-    arrays = [arrow_array(c.kind, columns[c.name]) for c in TABLES["hops"]]
+
+    def column(name: str) -> list[Any]:
+        return list(map(attrgetter(name), hops if name in _WORKED_OUT else records))
+
+    arrays: list[pa.Array] = []
+    for declared in TABLES["hops"]:
+        name = declared.name
+        if name == "message_ids":
+            arrays.append(id_lists([hop.message_ids for hop in hops]))
+        elif name == "started_at":
+            arrays.append(utc_times([record.started_at for record in records]))
+        elif name in ("prompt_token_ids", "completion_token_ids"):
+            texts = [None if ids is None else write(ids).decode() for ids in column(name)]
+            arrays.append(pa.array(texts, pa.string()))
+        elif name in ("completion", "tools", "params"):
+            arrays.append(pa.array(column(name), pa.string()))
+        elif name in LATER_FIELDS:
+            values = [None if value is UNSET else value for value in column(name)]
+            arrays.append(arrow_array(declared.kind, values))
+        else:
+            arrays.append(arrow_array(declared.kind, column(name)))
     return pa.Table.from_arrays(arrays, schema=arrow_schema("hops"))
