@@ -33,8 +33,7 @@ class Cuts:
 
 def flat(text: str, limit: int) -> str:
     """Return text on one line, cut with a note of what is left."""
-    words = " ".join(text.split()) if limit < _NO_CUT else text
-    return _cut(words, limit)
+    return _cut(" ".join(text.split()), limit)
 
 
 def message_lines(message: Message, cuts: Cuts) -> Iterator[Text]:

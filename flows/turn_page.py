@@ -7,6 +7,7 @@ history again; `full` cuts nothing and leaves nothing out.
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -106,7 +107,7 @@ def _signal(signal: dict[str, Any], cuts: Cuts) -> str:
     kind, name = signal["kind"], signal["name"]
     said_by = ", ".join(filter(None, [signal.get("annotator"), signal.get("user")]))
     parts = [
-        signal["created_at"][:16].replace("T", " "),
+        moment(datetime.fromisoformat(signal["created_at"])),
         kind if name == kind else f"{kind} {name}",
         "" if signal["value"] is None else f"{signal['value']:+g}",
         f"by {said_by}" if said_by else "",
