@@ -74,7 +74,7 @@ def run(
         typer.Argument(
             metavar="[STAGE] [PATH] [--SETTING VALUE]...",
             help=f"STAGE: {', '.join(Stage)}; the cycle if none is named. PATH: file, "
-            "folder or URL to ingest, instead of the configured ones. Settings: see 'flows config'.",
+            "folder or URL to ingest instead of those configured. Settings: see 'flows config'.",
         ),
     ] = None,
     config: Config = None,

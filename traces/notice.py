@@ -22,6 +22,8 @@ class KnownOffset(NamedTuple):
 
 def notice(file: SourceFile, known: Sequence[KnownOffset]) -> list[str]:
     """Say what happened to a file; `known` are the offsets of its source and of its name."""
+    if file.went_away:
+        return ["went away before it was read; what has become of it is read the next time"]
     same = [k for k in known if k.source_id == file.source_id]
     if not same:
         before = max((k.offset.consumed_bytes for k in known), default=0)

@@ -69,11 +69,7 @@ def open_source(path: Path) -> BinaryIO:
     if head.startswith(b"\xfd7zXZ\x00"):
         return cast(BinaryIO, lzma.open(path, "rb"))
     if head.startswith(b"\x28\xb5\x2f\xfd"):
-        # Loaded here: `flows --help` imports this package and must stay fast.
-        import pyarrow as pa
-
-        packed = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
-        return cast(BinaryIO, io.BufferedReader(packed, _CHUNK_BYTES))
+        return cast(BinaryIO, io.BufferedReader(_Zstd(path), _CHUNK_BYTES))
     return path.open("rb")
 
 
@@ -104,6 +100,47 @@ def read_some(stream: BinaryIO, size: int) -> bytes:
         Corrupt: if the compressed file is broken here.
     """
     return _guarded(stream, "read", size)
+
+
+class _Zstd(io.RawIOBase):
+    """A zstd file, unpacked; it seeks by beginning again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        # Loaded here: `flows --help` imports this package and must stay fast.
+        import pyarrow as pa
+
+        self._packed = pa.CompressedInputStream(pa.OSFile(str(self._path)), "zstd")
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._packed.read(len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_CUR:
+            offset += self._at
+        if offset < self._at:
+            self._packed.close()
+            self._begin()
+        while self._at < offset and self.readinto(bytearray(min(offset - self._at, _CHUNK_BYTES))):
+            pass
+        return self._at
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
 
 
 class Unpacked(io.RawIOBase):
@@ -179,21 +216,27 @@ def file_offset(path: Path) -> Offset:
         return Offset(file.tell(), "sha256:" + digest)
 
 
-def resume(path: Path, known: list[Offset]) -> PrefixHash:
-    """Return the hash of the longest prefix of `path` that `known` holds; empty if none."""
-    best = running = PrefixHash()
-    with open_source(path) as stream:
-        for offset in sorted(known, key=lambda o: o.consumed_bytes):
-            try:
-                while running.length < offset.consumed_bytes:
-                    missing = offset.consumed_bytes - running.length
-                    chunk = read_some(stream, min(missing, _CHUNK_BYTES))
-                    if not chunk:
-                        return best
-                    running = running.copy() if running is best else running
-                    running.update(chunk)
-            except Corrupt:
-                return best
-            if running.offset() == offset:
-                best = running
+def resume(stream: BinaryIO, known: list[Offset]) -> PrefixHash:
+    """Return the hash of the longest prefix that `known` holds, and leave the stream at its end."""
+    best, running = PrefixHash(), PrefixHash()
+    for offset in sorted(known, key=lambda o: o.consumed_bytes):
+        if not _advance(stream, running, offset.consumed_bytes):
+            break
+        if running.offset() == offset:
+            best = running.copy()
+    if running.length != best.length:
+        stream.seek(best.length)
     return best
+
+
+def _advance(stream: BinaryIO, prefix: PrefixHash, length: int) -> bool:
+    """Hash on to `length`; return False if the stream ends or breaks before."""
+    try:
+        while prefix.length < length:
+            chunk = read_some(stream, min(length - prefix.length, _CHUNK_BYTES))
+            if not chunk:
+                return False
+            prefix.update(chunk)
+    except Corrupt:
+        return False
+    return True

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from serving.errors import MolError
 from traces.chunks import ChunkReader, is_whole
 from traces.documents import Document
 from traces.items import Batch, Context, Filling, Item, is_json
@@ -24,6 +25,10 @@ Form = Literal["lines", "chunks", "session", "document", "object", "parquet", "c
 
 BATCH_ITEMS = 4096
 BATCH_BYTES = 32 * 1024 * 1024
+
+
+class SourceUnreadable(MolError, OSError):
+    """The system cannot read a source any further."""
 
 
 @dataclass(slots=True)
@@ -42,6 +47,8 @@ class SourceFile:
     """What of it was known already, once it was read."""
     read_bytes: int = 0
     """Unpacked bytes of it that are consumed now."""
+    went_away: bool = False
+    """Whether there was no such file any more when it was to be read."""
 
     @property
     def format(self) -> str:
@@ -67,9 +74,24 @@ class SourceFile:
         """Yield what was not consumed before.
 
         `known` are the offsets that the lake holds of this source.
+
+        Raises:
+            SourceUnreadable: if the system cannot read it.
         """
         self.waiting_bytes = 0
         filling = Filling(max_items, max_bytes)
+        try:
+            yield from self._batches(known, filling)
+        except FileNotFoundError:
+            # It was renamed or removed since the folder was listed: the next ingest finds it.
+            self.went_away = True
+        except OSError as error:
+            raise SourceUnreadable(
+                f"Cannot read {str(self.path)!r} any further: {error.strerror or error}. What was "
+                "read of it is kept; run the command again once it can be read."
+            ) from error
+
+    def _batches(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
         if self.form in ("parquet", "csv", "object"):
             return self._tabular(known, filling)
         if self.form == "session":
@@ -79,10 +101,9 @@ class SourceFile:
         return self._text(known, filling)
 
     def _text(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
-        prefix = self._resume(known)
-        before = prefix.offset()
         with open_source(self.path) as stream:
-            _skip(stream, prefix.length)
+            prefix = self._resume(stream, known)
+            before = prefix.offset()
             for piece in self._pieces(stream, prefix.length):
                 prefix.update(piece.raw)
                 if filling.add(_items(piece), len(piece.raw)):
@@ -92,17 +113,17 @@ class SourceFile:
                 yield filling.take(before, prefix.offset(), prefix.length)
         self.read_bytes = prefix.length
 
-    def _resume(self, known: list[Offset]) -> PrefixHash:
-        prefix = resume(self.path, known)
+    def _resume(self, stream: BinaryIO, known: list[Offset]) -> PrefixHash:
+        """Go to the end of what is known of the file."""
+        prefix = resume(stream, known)
         self.resumed = prefix.offset() if prefix.length else Offset()
         return prefix
 
     def _chunks(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
-        prefix = self._resume(known)
-        before = settled = prefix.offset()
         reader = ChunkReader()
         with open_source(self.path) as stream:
-            _skip(stream, prefix.length)
+            prefix = self._resume(stream, known)
+            before = settled = prefix.offset()
             for step in reader.steps(self._pieces(stream, prefix.length)):
                 # While a stream is open the offset stays where it began.
                 settled = prefix.offset() if step.settled else settled
@@ -166,12 +187,6 @@ def file_items(path: Path, form: Form, columns: Mapping[str, str]) -> Iterator[I
     file = SourceFile(path, form, Context(""), 0, columns)
     for batch in file.batches([], max_items=1):
         yield from batch.items
-
-
-def _skip(stream: BinaryIO, length: int) -> None:
-    """Read over what was consumed; zstd cannot seek."""
-    while length > 0 and (chunk := stream.read(min(length, 1024 * 1024))):
-        length -= len(chunk)
 
 
 def _items(piece: Piece) -> list[Item]:

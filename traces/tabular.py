@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -82,10 +83,12 @@ class CsvFile:
                 newline="",
             )
             lines = _Lines(text)
-            reader = csv.reader(lines, strict=True)
             position = 0
-            header = self._header(reader)
             try:
+                first = next(lines, "")
+                delimiter = max(",;\t", key=first.count)
+                reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+                header = self._header(reader)
                 while (row := self._row(reader, lines, header, position)) is not None:
                     if row.item.refusal is not None and not lines.closed:
                         self.unfinished_bytes = row.size_bytes
@@ -98,7 +101,7 @@ class CsvFile:
     def _header(self, reader: Iterator[list[str]]) -> list[str]:
         try:
             return next(reader, [])
-        except (csv.Error, Corrupt):
+        except csv.Error:
             return []
 
     def _row(

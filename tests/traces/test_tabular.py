@@ -69,6 +69,14 @@ def test_csv_cells_with_newlines_and_quotes_are_whole(tmp_path: Path) -> None:
     assert found == [{**row, "none": None} for row in rows]
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_cells_may_be_parted_as_spreadsheets_do(tmp_path: Path, delimiter: str) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(f'id{delimiter}text\n1{delimiter}"a, b{delimiter}c"\n')
+
+    assert values(items(file, "csv")) == [{"id": "1", "text": f"a, b{delimiter}c"}]
+
+
 def test_an_odd_csv_row_is_refused_as_it_is_written_and_the_others_are_read(
     tmp_path: Path,
 ) -> None:
