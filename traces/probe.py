@@ -15,7 +15,7 @@ from traces.importers.mindlab import summary_prompt
 from traces.importers.rows import LineRefused
 from traces.items import Context, Item, is_json
 from traces.session_lines import begins_session
-from traces.source import Corrupt, open_source, read_some, source_id
+from traces.source import MAX_LINE_BYTES, Corrupt, open_source, read_some, source_id
 from traces.source_file import Form, SourceFile, file_items
 from traces.tabular import partition_columns
 
@@ -28,6 +28,7 @@ STREAMED_FORMAT = "openai"
 FormatOf = Callable[[Any], str | None]
 
 _UNKNOWN = "of an unknown format"
+_NOTHING_KNOWN = "not JSON lines, a JSON document, Parquet or CSV"
 _HEAD_BYTES = 64 * 1024
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _SECRET = re.compile(r"[\w+/=-]{12,}")
@@ -97,9 +98,9 @@ def _probe_as(
                 return f"is a corrupt file ({refusal})"
             if refusal.reason == "too_long" and form == "document" and item is first:
                 return _probe_as("object", path, name, head, format_of)
-            reason = (
-                reason or f"is not JSON lines, a JSON document, Parquet or CSV; {_begins(head)}"
-            )
+            if form == "lines" and len(item.raw) >= MAX_LINE_BYTES:
+                return f"is one line of more than {MAX_LINE_BYTES:,} bytes"
+            reason = reason or f"is {_NOTHING_KNOWN}; {_begins(head)}"
             continue
         format = format_of(value)
         if format is not None:
