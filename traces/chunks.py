@@ -86,7 +86,7 @@ class ChunkReader:
             value = decode(data)
         except LineRefused as refusal:
             return Step(piece, [Item(piece.start, piece.raw, refusal=refusal)], settled)
-        key = _key(value)
+        key = _key(value, event=data is not piece.raw)
         if key is None and data is not piece.raw and self._last in self._open:
             key = self._last
         if key is None:
@@ -153,7 +153,7 @@ def begins_stream(line: bytes) -> bool:
     if is_event(line):
         return True
     try:
-        return _key(decode(line)) is not None
+        return _key(decode(line), event=False) is not None
     except LineRefused:
         return False
 
@@ -177,11 +177,15 @@ def is_event(line: bytes) -> bool:
     return line.startswith((b"data:", *_FIELDS))
 
 
-def _key(value: Any) -> str | None:
-    """Return the id of the response that a chunk belongs to; None if it is no chunk."""
+def _key(value: Any, event: bool) -> str | None:
+    """Return the id of the response that a chunk belongs to; None if it is no chunk.
+
+    Of legacy completions only events are chunks: a line might be a whole response.
+    """
     if not isinstance(value, dict):
         return None
-    if value.get("object") == "chat.completion.chunk":
+    kinds = ("chat.completion.chunk", "text_completion") if event else ("chat.completion.chunk",)
+    if value.get("object") in kinds:
         return str(value.get("id"))
     if str(value.get("type")).startswith("response.") and isinstance(value.get("response"), dict):
         return str(value["response"].get("id"))

@@ -96,3 +96,15 @@ def test_usage_that_comes_after_its_stream_was_taken_is_refused(tmp_path: Path) 
 
     assert late.refusal is not None
     assert late.refusal.reason == "late_chunk"
+
+
+def test_events_of_legacy_completions_are_one_item_and_their_lines_are_not(tmp_path: Path) -> None:
+    parts = [
+        {"id": "c", "object": "text_completion", "choices": [{"text": t, "finish_reason": f}]}
+        for t, f in (("a", None), ("b", "stop"))
+    ]
+    file = tmp_path / "s"
+    file.write_bytes(events(parts))
+    assert values(items(file, "chunks")) == [parts]
+    file.write_bytes(json_lines(parts))
+    assert values(items(file, "chunks")) == parts
