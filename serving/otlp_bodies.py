@@ -14,7 +14,6 @@ from typing import Any, Literal
 import orjson
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import DecodeError
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs exist
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
     ExportLogsServiceResponse,
@@ -23,6 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from serving.exchange import RequestInvalid
 
@@ -121,6 +121,7 @@ def success(signal: Signal, kind: str, accepted: Accepted) -> bytes:
 def failure(kind: str, message: str) -> bytes:
     """Return the body of an answer that refuses a request, a `google.rpc.Status`."""
     if kind == PROTOBUF:
+        # A span's status has its message in the field where that one has it, and no other is set.
         return bytes(Status(message=message).SerializeToString())
     return orjson.dumps({"message": message})
 

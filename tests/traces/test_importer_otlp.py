@@ -355,6 +355,10 @@ def test_damaged_envelopes_give_rows_and_never_an_error(file: Path) -> None:
                     assert arrow_table(row.table, [row.values]).num_rows == 1
 
 
+def test_metrics_between_spans_are_counted() -> None:
+    assert reasons(rows_as("otlp", {"resourceMetrics": []})) == ["other_signal"]
+
+
 def test_other_items_are_not_taken_for_ours() -> None:
     others = [{"messages": []}, {"attributes": {}, "context": "x"}, {"resourceSpans": {}}, [], None,
               {"request": {}, "response": {}}, {"info": {}, "data": {"spans": []}}]  # fmt: skip

@@ -29,6 +29,7 @@ from traces.importers.spans import (
 )
 
 NAME = "otlp"
+_OTHER_SIGNALS = ("resourceMetrics", "resourceProfiles")
 _DIALECTS: tuple[tuple[str, Any], ...] = (
     (openinference_spans.SOURCE, openinference_spans),
     (mlflow_spans.SOURCE, mlflow_spans),
@@ -49,6 +50,9 @@ def parse(value: Any) -> Iterable[Row]:
     Raises:
         LineRefused: if it is none.
     """
+    if isinstance(value, dict) and any(name in value for name in _OTHER_SIGNALS):
+        yield Row("skipped", {"reason": "other_signal"})
+        return
     if not recognises(value):
         raise LineRefused("unknown_kind", "neither resourceSpans, resourceLogs nor a span")
     for span in spans_of(value):
