@@ -1,7 +1,7 @@
 """Message histories as numbers, so that millions can be compared in little memory.
 
-    message_label(message) / label_sql(json)   a message, the same in Python and in SQL
-    Histories().add(labels, said)              a history -> the nodes of its prefixes
+    message_label(message), label_sql(body, role)  a message, the same in Python and in SQL
+    Histories().add(labels, said)                  a history -> the nodes of its prefixes
 
 A prefix that ends in an assistant's message is a node of a tree, whose parent is the prefix
 that ends in the assistant's message before. Calls of an agent repeat each other's histories,
@@ -43,19 +43,21 @@ def message_label(message: Message) -> int:
     return text_hash(_BREAK.join(parts)) // 2 * 2 + (message.role == "assistant")
 
 
-def label_sql(body: str) -> str:
-    """Render `message_label` of a SQL expression that holds a message's JSON text."""
+def label_sql(body: str, role: str) -> str:
+    """Render `message_label` of SQL expressions for a message's JSON text and its role."""
     calls = ", ".join(
         f"coalesce(array_to_string(json_extract_string({body}, '$.tool_calls[*].{name}'),"
         f" chr(31)), '')"
         for name in ("name", "arguments")
     )
     spaces = " || ".join(f"chr({ord(space)})" for space in _SPACES)
+    said = f"{role} || chr(31) || trim(json_extract_string({body}, '$.content'), {spaces})"
+    # Most messages make no calls, and in JSON text a quote within a string never looks so.
     whole = (
-        f"concat_ws(chr(31), json_extract_string({body}, '$.role'),"
-        f" trim(json_extract_string({body}, '$.content'), {spaces}), {calls})"
+        f"CASE WHEN contains({body}, '\"tool_calls\":[]') THEN {said} || chr(31) || chr(31)"
+        f" ELSE concat_ws(chr(31), {said}, {calls}) END"
     )
-    assistant = f"(json_extract_string({body}, '$.role') = 'assistant')::INTEGER"
+    assistant = f"({role} = 'assistant')::INTEGER"
     return f"(md5_number_lower({whole}) // 2 * 2 + {assistant})::UBIGINT"
 
 

@@ -31,8 +31,6 @@ class HopFacts:
 
     key: int | None
     """Stands for the routing key; None if the caller named none."""
-    order: int
-    """Place among all hops by time."""
     user: str | None
     role: str
     ok: bool
@@ -139,8 +137,6 @@ class Groups:
     groups: list[Group]
     starts: "array[int]"
     """By group number: how many hops came before it."""
-    orders: "array[int]"
-    """By group number: `order` of its first hop."""
 
 
 def group(hops: Iterable[HopFacts], *, texts: bool = True) -> Groups:
@@ -148,7 +144,7 @@ def group(hops: Iterable[HopFacts], *, texts: bool = True) -> Groups:
 
     `texts` keeps what client requests are matched by.
     """
-    found = Groups([], array("q"), array("q"))
+    found = Groups([], array("q"))
     current: Group | None = None
     last: HopFacts | None = None
     failed: HopFacts | None = None
@@ -158,7 +154,6 @@ def group(hops: Iterable[HopFacts], *, texts: bool = True) -> Groups:
             current.follows = hop.answers if hop.role == "answer" else ()
             found.groups.append(current)
             found.starts.append(place)
-            found.orders.append(hop.order)
             failed = None
         _include(current, hop)
         if texts and hop.text not in current.texts:
@@ -206,8 +201,7 @@ def join(
     grouped: Groups, requests: Sequence[RequestFacts], histories: Histories
 ) -> tuple[list[Unit], "array[int]"]:
     """Return turns in order of time, and for each the index of its conversation's first one."""
-    order = sorted(range(len(grouped.groups)), key=grouped.orders.__getitem__)
-    units = [Unit([grouped.groups[number]]) for number in order]
+    units = [Unit([one]) for one in sorted(grouped.groups, key=lambda g: g.started_us)]
     units = _merge(_assign(units, requests), histories)
     return units, _converse(units, histories)
 

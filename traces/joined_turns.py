@@ -11,9 +11,6 @@ included. In: a connection inside a commit, and `Changes`. Out: the rows of `tur
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import duckdb
 
 from traces.changes import Changes
@@ -30,11 +27,6 @@ _HOPS = (
 )
 
 
-_MEMORY = "400MB"
-_THREADS = 4
-"""Each reads with buffers of its own."""
-
-
 def remake(connection: duckdb.DuckDBPyConnection, changes: Changes) -> tuple[int, int]:
     """Bring the joined turns to what the hops say, as far as `changes` concern them.
 
@@ -43,27 +35,10 @@ def remake(connection: duckdb.DuckDBPyConnection, changes: Changes) -> tuple[int
     """
     if not _concerned(connection, changes):
         return 0, 0
-    with _in_little_memory(connection):
-        _write_after(connection, changes)
-        _find_before(connection, changes)
-        connection.execute(_POSITIONS)
-        return _apply(connection)
-
-
-@contextmanager
-def _in_little_memory(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Let DuckDB go to disk early, for the join holds its own share of the memory."""
-    before = [
-        (name, connection.execute(f"SELECT current_setting('{name}')").fetchall()[0][0])
-        for name in ("memory_limit", "threads")
-    ]
-    connection.execute(f"SET memory_limit = '{_MEMORY}'")
-    connection.execute(f"SET threads = {min(_THREADS, int(before[1][1]))}")
-    try:
-        yield
-    finally:
-        for name, value in before:
-            connection.execute(f"SET {name} = '{value}'")
+    _write_after(connection, changes)
+    _find_before(connection, changes)
+    connection.execute(_POSITIONS)
+    return _apply(connection)
 
 
 def _write_after(connection: duckdb.DuckDBPyConnection, changes: Changes) -> None:

@@ -26,6 +26,7 @@ from traces.join import Groups, HopFacts, RequestFacts, Unit, group, join
 from traces.route_prompts import strip_prompts, tell_texts
 from traces.turn_rows import days_of
 
+_ROLE = "json_extract_string(completion, '$.role')"
 _FETCH_ROWS = 2000
 _CHUNK_MESSAGES = 1_000_000
 _BATCH_ROWS = 20_000
@@ -52,26 +53,26 @@ def join_loose(connection: duckdb.DuckDBPyConnection, source: str) -> None:
 
 
 def _number_hops(connection: duckdb.DuckDBPyConnection, source: str) -> None:
-    """Give each hop its place by key and time, from 1, and its place by time alone."""
+    """Give each hop its place by key and time, from 1."""
     calls = "list_filter(json_extract_string(completion, '$.tool_calls[*].id'), lambda c: c <> '')"
     connection.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE join_loose AS
         -- Many logs tell no time, or whole seconds: what saw less of a history came first.
-        SELECT row_number() OVER (ORDER BY key, started_at, seq, saw, hop_id) AS n,
-               row_number() OVER (ORDER BY started_at, seq, saw, hop_id) AS place_in_time, *
-        FROM (
+        SELECT row_number() OVER () AS n, * FROM (
             SELECT hop_id, day, conversation_id,
                    CASE WHEN conversation_id <> '{NO_KEY}'
                         THEN {text_hash_sql("conversation_id")} END AS key,
                    "user", role, status = 'ok' AS ok, seq, started_at, message_ids,
                    len(message_ids) AS saw,
-                   CASE WHEN completion IS NOT NULL THEN {label_sql("completion")} END AS said,
+                   CASE WHEN completion IS NOT NULL
+                        THEN {label_sql("completion", _ROLE)} END AS said,
                    list_transform({calls}, lambda c: md5_number_lower(c)) AS calls
             FROM hops
             WHERE source = $source AND turn_id IS NULL AND hop_id NOT IN
                 (SELECT unnest(hop_ids) FROM turns WHERE origin = 'recorded' AND source = $source)
-        ) ORDER BY n
+            ORDER BY key, started_at, seq, saw, hop_id
+        )
         """,
         {"source": source},
     )
@@ -82,7 +83,7 @@ def _label_messages(connection: duckdb.DuckDBPyConnection, days: str) -> None:
     connection.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE join_labels AS
-        SELECT message_id, any_value(role) AS role, any_value({label_sql("body")}) AS label,
+        SELECT message_id, any_value(role) AS role, any_value({label_sql("body", "role")}) AS label,
                any_value({text_hash_sql("json_extract_string(body, '$.content')")}) AS text,
                any_value(CASE WHEN role = 'tool' THEN
                    nullif(json_extract_string(body, '$.tool_call_id'), '') END) AS call
@@ -98,12 +99,12 @@ def _facts(connection: duckdb.DuckDBPyConnection, histories: Histories) -> Itera
     for low, high in _chunks(connection):
         cursor = connection.execute(_FACTS, {"low": low, "high": high})
         while rows := cursor.fetchmany(_FETCH_ROWS):
-            for key, order, user, role, ok, started, text, results, calls, said, labels in rows:
+            for key, user, role, ok, started, text, results, calls, said, labels in rows:
                 prior, whole = NO_NODE, NO_NODE
                 if role == "answer":
                     prior, whole = histories.add(labels, said)
                 yield HopFacts(
-                    key, order, user and intern(user), role, ok, started, text,
+                    key, user and intern(user), role, ok, started, text,
                     tuple(results), tuple(calls or ()), prior, whole,
                 )  # fmt: skip
 
@@ -123,7 +124,7 @@ _FACTS = f"""
     results AS (
         SELECT n, list(md5_number_lower(call) ORDER BY place) AS calls
         FROM seen JOIN ends USING (n) WHERE place > last_other AND call IS NOT NULL GROUP BY n)
-    SELECT p.key, p.place_in_time, p."user", p.role, p.ok, epoch_us(p.started_at),
+    SELECT p.key, p."user", p.role, p.ok, epoch_us(p.started_at),
            coalesce(e.text, {text_hash_sql("NULL")}), coalesce(r.calls, []), p.calls, p.said,
            coalesce(e.labels, [])
     FROM part p LEFT JOIN ends e USING (n) LEFT JOIN results r USING (n)

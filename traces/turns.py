@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from serving.records import Turn, canonical_json, content_id
 from traces.changes import MARK, find_changes
+from traces.frugality import little_memory
 from traces.joined_turns import remake
 from traces.lake import Lake
 from traces.tables import TABLES, arrow_table, record_of
@@ -111,4 +112,5 @@ def refresh_turns(lake: Lake) -> tuple[int, int]:
         lake.move_offset(MARK, "hops and requests", changes.before, changes.after, "join")
         return counts
 
-    return lake.commit(work)
+    with little_memory(lake.connection):
+        return lake.commit(work)
