@@ -63,10 +63,10 @@ def test_following_goes_on_until_it_is_told_to_stop(home: Path, tmp_path: Path) 
         for part in (LINES[:3], LINES[3:]):
             with file.open("ab") as out:
                 out.write(b"".join(part))
-            assert came.wait(30)
+            assert came.wait(50)
             came.clear()
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(50)
     assert not thread.is_alive()
     assert [len(waits), len(reports)] == [len(set(waits)), 2]

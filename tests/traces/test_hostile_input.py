@@ -128,11 +128,11 @@ def test_damaged_files_are_found_or_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(value=JSON_VALUES)
-def test_no_json_value_is_an_error_for_any_importer(value: Any) -> None:
+def test_any_json_value_has_rows_from_every_importer_and_is_no_error(value: Any) -> None:
     for importer in FORMATS:
         raw = json.dumps(value).encode()
         rows = parse_item(Item(0, raw), Context(importer.NAME))
-        assert all(row.table for row in rows)
+        assert rows
     format_of(value)
 
 
