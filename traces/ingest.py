@@ -94,8 +94,11 @@ def _ingest_all(
             progress(min(done, total), total)
 
     with Lake.open(home) as lake:
+        # The other core reads the next load; two threads would mostly wait for each other.
+        lake.connection.execute("SET threads = 1")
         with _Writer(lake, counts, tell) as writer:
             _read(sources, _KnownOffsets(lake), Load(batch_lines), writer, counts)
+        lake.connection.execute("RESET threads")
         joined, updated = refresh_turns(lake)
         counts.funnel.update(turns_joined=joined, turns_updated=updated)
         snapshot_id = lake.snapshot_id()

@@ -93,6 +93,44 @@ def read_lines(stream: BinaryIO, start: int = 0) -> Iterator[Piece]:
         position += len(raw)
 
 
+class LineBlocks:
+    """The lines of a stream, about a megabyte at a time: one by one they cost twice as much.
+
+    `read_lines` says what a line is. The last one, if open, is left in `rest`.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.rest = b""
+        self.refusal: LineRefused | None = None
+        """Why nothing after the last line can be read."""
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        """Yield the lines of one block after the other."""
+        parts: list[bytes] = []
+        try:
+            while chunk := _guarded(self._stream, "read1", _CHUNK_BYTES):
+                end = chunk.rfind(b"\n") + 1
+                if end:
+                    yield _split(b"".join([*parts, chunk[:end]]))
+                    parts = []
+                parts.append(chunk[end:])
+                if sum(map(len, parts)) >= MAX_LINE_BYTES:
+                    whole = b"".join(parts)
+                    yield [whole[:MAX_LINE_BYTES]]
+                    parts = [whole[MAX_LINE_BYTES:]]
+            self.rest = b"".join(parts)
+        except Corrupt as error:
+            self.refusal = LineRefused("corrupt_file", str(error))
+
+
+def _split(block: bytes) -> list[bytes]:
+    lines = io.BytesIO(block).readlines()
+    if len(lines[0]) > MAX_LINE_BYTES:
+        lines[:1] = [lines[0][:MAX_LINE_BYTES], lines[0][MAX_LINE_BYTES:]]
+    return lines
+
+
 def read_some(stream: BinaryIO, size: int) -> bytes:
     """Read up to `size` bytes; none at the end, also of a truncated compressed file.
 

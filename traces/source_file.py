@@ -17,7 +17,16 @@ from traces.documents import Document
 from traces.items import Batch, Context, Filling, Item, is_json
 from traces.members import member_rows
 from traces.session_lines import session_items
-from traces.source import Offset, Piece, PrefixHash, file_offset, open_source, read_lines, resume
+from traces.source import (
+    LineBlocks,
+    Offset,
+    Piece,
+    PrefixHash,
+    file_offset,
+    open_source,
+    read_lines,
+    resume,
+)
 from traces.tabular import CsvFile, parquet_rows
 
 Form = Literal["lines", "chunks", "session", "document", "object", "parquet", "csv"]
@@ -98,17 +107,47 @@ class SourceFile:
             return self._session(known)
         if self.form == "chunks":
             return self._chunks(known, filling)
-        return self._text(known, filling)
+        if self.form == "lines":
+            return self._lines(known, filling)
+        return self._document(known, filling)
 
-    def _text(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
+    def _lines(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
         with open_source(self.path) as stream:
             prefix = self._resume(stream, known)
             before = prefix.offset()
-            for piece in self._pieces(stream, prefix.length):
+            blocks = LineBlocks(stream)
+            for lines in blocks:
+                while lines:
+                    # A batch takes as many lines as it has room for.
+                    taken, lines = lines[: filling.room], lines[filling.room :]
+                    start = prefix.length
+                    prefix.update(b"".join(taken))
+                    if filling.add(_line_items(taken, start), prefix.length - start):
+                        yield filling.take(before, prefix.offset(), prefix.length)
+                        before = prefix.offset()
+            # An open last line may still be being written.
+            if is_json(blocks.rest):
+                filling.add(_line_items([blocks.rest], prefix.length), len(blocks.rest))
+                prefix.update(blocks.rest)
+            else:
+                self.waiting_bytes = len(blocks.rest)
+            if blocks.refusal is not None:
+                filling.add([Item(prefix.length, b"", refusal=blocks.refusal)], 0)
+            if before != prefix.offset() or filling.items:
+                yield filling.take(before, prefix.offset(), prefix.length)
+        self.read_bytes = prefix.length
+
+    def _document(self, known: list[Offset], filling: Filling) -> Iterator[Batch]:
+        with open_source(self.path) as stream:
+            prefix = self._resume(stream, known)
+            before = prefix.offset()
+            document = Document(stream, prefix.length)
+            for piece in document.pieces():
                 prefix.update(piece.raw)
                 if filling.add(_items(piece), len(piece.raw)):
                     yield filling.take(before, prefix.offset(), prefix.length)
                     before = prefix.offset()
+            self.waiting_bytes = document.unfinished_bytes
             if before != prefix.offset() or filling.items:
                 yield filling.take(before, prefix.offset(), prefix.length)
         self.read_bytes = prefix.length
@@ -124,7 +163,7 @@ class SourceFile:
         with open_source(self.path) as stream:
             prefix = self._resume(stream, known)
             before = settled = prefix.offset()
-            for step in reader.steps(self._pieces(stream, prefix.length)):
+            for step in reader.steps(self._chunk_lines(stream, prefix.length)):
                 # While a stream is open the offset stays where it began.
                 settled = prefix.offset() if step.settled else settled
                 raw = step.piece.raw if step.piece else b""
@@ -137,16 +176,10 @@ class SourceFile:
         if before != settled or filling.items:
             yield filling.take(before, settled, prefix.length)
 
-    def _pieces(self, stream: BinaryIO, start: int) -> Iterator[Piece]:
-        if self.form == "document":
-            document = Document(stream, start)
-            yield from document.pieces()
-            self.waiting_bytes = document.unfinished_bytes
-            return
-        whole = is_whole if self.form == "chunks" else is_json
+    def _chunk_lines(self, stream: BinaryIO, start: int) -> Iterator[Piece]:
         for piece in read_lines(stream, start):
             # An open last line may still be being written.
-            if not piece.closed and not whole(piece.raw):
+            if not piece.closed and not is_whole(piece.raw):
                 self.waiting_bytes = len(piece.raw)
                 return
             yield piece
@@ -187,6 +220,16 @@ def file_items(path: Path, form: Form, columns: Mapping[str, str]) -> Iterator[I
     file = SourceFile(path, form, Context(""), 0, columns)
     for batch in file.batches([], max_items=1):
         yield from batch.items
+
+
+def _line_items(lines: list[bytes], start: int) -> list[Item]:
+    """Return the items of lines, the first of which begins at byte `start`; blank ones are none."""
+    items = []
+    for line in lines:
+        if not line.isspace():
+            items.append(Item(start, line))
+        start += len(line)
+    return items
 
 
 def _items(piece: Piece) -> list[Item]:
