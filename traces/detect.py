@@ -30,8 +30,8 @@ from traces.importers import (
     tensorzero_tables,
     who_and_when,
 )
-from traces.importers.rows import LineRefused, Row
-from traces.items import MALFORMED, Context, Item
+from traces.importers.rows import MALFORMED, LineRefused, Row
+from traces.items import Context, Item
 from traces.probe import probe
 from traces.source_file import SourceFile
 

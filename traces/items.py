@@ -12,13 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.records import canonical_json
-from traces.importers.rows import LineRefused
+from traces.importers.rows import MALFORMED, LineRefused
 from traces.source import Offset
-
-MALFORMED = (
-    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError,
-)  # fmt: skip
-"""What pydantic, datetime and plain indexing raise on values of the wrong shape."""
 
 _UNREAD: Any = object()
 

@@ -15,6 +15,7 @@ Source: Langfuse docs, "Blob storage export field reference"; langfuse 5.0, `api
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from serving.records import UNDATED, Hop, TargetKind, canonical_json
@@ -30,7 +31,7 @@ from traces.importers.cells import (
 )  # fmt: skip
 from traces.importers.conversations import read_input, read_output
 from traces.importers.messages import Usage, decoded, read_answer, read_tools, read_usage
-from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
+from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, whole_or_refused
 from traces.importers.signals import annotator_of, edit, signal
 
 NAME = "langfuse"
@@ -40,7 +41,6 @@ _TYPES = frozenset({
     "EMBEDDING", "GUARDRAIL",
 })  # fmt: skip
 _SCORES = frozenset({"NUMERIC", "BOOLEAN", "CATEGORICAL", "TEXT", "CORRECTION"})
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 def recognises(value: Any) -> bool:
@@ -58,10 +58,12 @@ def parse(value: Any) -> Iterable[Row]:
     Raises:
         LineRefused: if it is none of Langfuse's, or lacks what its kind requires.
     """
+    if not isinstance(value, dict):
+        raise LineRefused("not_an_object", f"a JSON {type(value).__name__}, not an object")
     if isinstance(value.get("data"), list) and "meta" in value:
         for element in value["data"]:
             part = {"data": [element], "meta": {}}
-            yield from _part(element, part)
+            yield from whole_or_refused(partial(parse, element), part)
         return
     match _kind(value):
         case "observation":
@@ -72,18 +74,6 @@ def parse(value: Any) -> Iterable[Row]:
             yield from _trace(value)
         case _:
             raise LineRefused("unknown_kind", "neither an observation, a score nor a trace")
-
-
-def _part(element: Any, part: Any) -> Iterator[Row]:
-    """Yield the rows of a part; what is wrong with it leaves the others alone."""
-    try:
-        if not isinstance(element, dict):
-            raise LineRefused("not_an_object", f"a JSON {type(element).__name__}, not an object")
-        yield from parse(element)
-    except LineRefused as refusal:
-        yield refused(refusal.reason, str(refusal), part)
-    except _MALFORMED as error:
-        yield refused("bad_record", f"{type(error).__name__}: {error}", part)
 
 
 def _kind(value: Any) -> str | None:
@@ -117,7 +107,7 @@ def _trace(value: dict[str, Any]) -> Iterator[Row]:
     head = {k: v for k, v in value.items() if k not in ("observations", "scores")}
     for name, part in inner:
         whole = {**context, **_known(part)} if isinstance(part, dict) else part
-        yield from _part(whole, {**head, name: [part]})
+        yield from whole_or_refused(partial(parse, whole), {**head, name: [part]})
 
 
 def _known(part: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ Source: LangSmith docs, "Run data format", "Bulk export"; langsmith 0.15, `schem
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from serving.records import UNDATED, Annotator, Feedback, Hop, TargetKind, canonical_json
@@ -30,12 +31,11 @@ from traces.importers.cells import (
 from traces.importers.chat_bodies import Answered
 from traces.importers.conversations import read_input, read_output
 from traces.importers.messages import Usage, decoded, read_tools, read_usage
-from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
+from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, whole_or_refused
 from traces.importers.signals import edit, signal
 
 NAME = "langsmith"
 
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _SESSION = ("session_id", "conversation_id", "thread_id")
 _APART = ("model", "model_name", "messages", "tools", "functions", "_type")
 _SOURCES: dict[str, Annotator] = {
@@ -58,11 +58,15 @@ def parse(value: Any) -> Iterable[Row]:
     Raises:
         LineRefused: if it is neither, or lacks what a call needs.
     """
+    if not isinstance(value, dict):
+        raise LineRefused("not_an_object", f"a JSON {type(value).__name__}, not an object")
     if _is_page(value):
         yield from _parts(value["runs"])
     elif _is_run(value):
-        yield from _run({k: v for k, v in value.items() if k != "child_runs"})
-        yield from _parts(items(value.get("child_runs")))
+        children = items(value.get("child_runs"))
+        run = {k: v for k, v in value.items() if k != "child_runs"}
+        yield from _parts([run]) if children else _run(run)
+        yield from _parts(children)
     elif _is_feedback(value):
         yield _feedback(value)
     else:
@@ -72,14 +76,7 @@ def parse(value: Any) -> Iterable[Row]:
 def _parts(runs: list[Any]) -> Iterator[Row]:
     """Yield the rows of several runs; what is wrong with one leaves the others alone."""
     for run in runs:
-        try:
-            if not isinstance(run, dict):
-                raise LineRefused("not_an_object", f"a JSON {type(run).__name__}, not an object")
-            yield from parse(run)
-        except LineRefused as refusal:
-            yield refused(refusal.reason, str(refusal), {"runs": [run]})
-        except _MALFORMED as error:
-            yield refused("bad_record", f"{type(error).__name__}: {error}", {"runs": [run]})
+        yield from whole_or_refused(partial(parse, run), {"runs": [run]})
 
 
 def _is_page(value: dict[str, Any]) -> bool:

@@ -15,8 +15,7 @@ from typing import Any
 
 from serving.records import UNDATED, Message, utc_from_timestamp
 from traces.importers.messages import finish_reason, read_answer, read_messages
-from traces.importers.rows import LineRefused, Row, refused
-from traces.importers.spans import MALFORMED
+from traces.importers.rows import MALFORMED, LineRefused, Row, refused
 from traces.importers.trajectory import AGENT, Call, Exchange, Fields, Trajectory, rows, utc
 
 _BROKEN = {"error": "engine_error", "aborted": "abandoned"}

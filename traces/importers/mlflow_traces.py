@@ -16,11 +16,10 @@ from traces.importers import mlflow_spans
 from traces.importers.messages import decoded
 from traces.importers.mlflow_spans import SOURCE
 from traces.importers.parts import json_text
-from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
+from traces.importers.rows import MALFORMED, LineRefused, Row, feedback_row, hop_row, refused
 from traces.importers.signals import annotator_of, signal
 from traces.importers.span_calls import hop_of, skipped
 from traces.importers.spans import (
-    MALFORMED,
     Bad,
     Read,
     Span,

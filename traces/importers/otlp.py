@@ -12,12 +12,11 @@ from typing import Any
 from serving.records import TargetKind
 from traces.importers import genai, mlflow_spans, openinference_spans, vercel_ai
 from traces.importers.messages import decoded
-from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused
+from traces.importers.rows import MALFORMED, LineRefused, Row, feedback_row, hop_row, refused
 from traces.importers.signals import annotator_of, signal
 from traces.importers.span_calls import first, hop_of, session_of, skipped
 from traces.importers.span_event_rows import agent_row, span_event_row
 from traces.importers.spans import (
-    MALFORMED,
     Bad,
     Event,
     Span,

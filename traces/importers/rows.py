@@ -1,5 +1,6 @@
 """Rows that importers make of records, and the reason a line is not one."""
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import orjson
@@ -15,6 +16,11 @@ from serving.records import (
 )
 from traces.bodies import Body, body_of
 from traces.tables import TABLES, day_of
+
+MALFORMED = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError,
+)  # fmt: skip
+"""What pydantic, datetime and plain indexing raise on values of the wrong shape."""
 
 _INT64 = 2**63
 _INT_COLUMNS = {
@@ -77,6 +83,20 @@ def refused(reason: str, detail: str, part: Any) -> Row:
     """
     raw = canonical_json(part).encode()
     return Row("quarantine", {"reason": reason, "detail": detail, "raw": raw})
+
+
+def whole_or_refused(make: Callable[[], Iterable[Row]], part: Any) -> list[Row]:
+    """Return all rows of one part among several of an item, or why there are none.
+
+    `part` is as in `refused`. All or none, for a hop whose turn is refused would be joined to
+    others.
+    """
+    try:
+        return list(make())
+    except LineRefused as refusal:
+        return [refused(refusal.reason, str(refusal), part)]
+    except MALFORMED as error:
+        return [refused("bad_record", f"{type(error).__name__}: {error}", part)]
 
 
 def _hop_id(values: dict[str, Any], bodies: list[Body]) -> str:

@@ -18,13 +18,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from serving.records import UNDATED
+from traces.importers.rows import MALFORMED
 
 T = TypeVar("T")
 _HEX = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{16})")
 _ZERO = re.compile(r"0*")
 _ERROR = ("2", "STATUS_CODE_ERROR", "ERROR", "StatusCode.ERROR")
-MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a value of the wrong shape raises."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from serving.records import Message, canonical_json, content_id
 from traces.importers.messages import decoded, read_answer, read_messages
-from traces.importers.rows import LineRefused, Row, refused
+from traces.importers.rows import LineRefused, Row, refused, whole_or_refused
 from traces.importers.trajectory import (
     AGENT,
     Call,
@@ -30,7 +30,6 @@ from traces.importers.trajectory import (
     objects,
     rows,
     verdict,
-    whole_or_refused,
 )
 
 NAME = "swe-agent"

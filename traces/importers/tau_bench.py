@@ -14,7 +14,7 @@ from typing import Any
 
 from serving.records import UNDATED, Message, canonical_json, content_id
 from traces.importers.messages import read_messages, read_tools, read_usage
-from traces.importers.rows import LineRefused, Row, refused
+from traces.importers.rows import LineRefused, Row, refused, whole_or_refused
 from traces.importers.trajectory import (
     AGENT,
     Fields,
@@ -25,7 +25,6 @@ from traces.importers.trajectory import (
     rows,
     utc,
     verdict,
-    whole_or_refused,
 )
 
 NAME = "tau-bench"

@@ -11,7 +11,7 @@ first call. What follows the last call is the last turn's `tail`. A source witho
 `UNDATED`, and places count as microseconds; so records follow from the source's bytes alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -25,9 +25,8 @@ from serving.records import (
     Turn,
 )
 from traces.bodies import Body, body_of
-from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, refused, turn_row
+from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, turn_row
 from traces.importers.signals import signal
-from traces.importers.spans import MALFORMED
 
 AGENT = "agent"
 """Model and slot of a call whose source names none."""
@@ -183,20 +182,6 @@ def comment(trajectory: Trajectory, name: str, text: str) -> Row:
     at = trajectory.at(len(trajectory.messages))
     target: tuple[TargetKind, str] = ("conversation", trajectory.conversation_id)
     return feedback_row(signal(trajectory.source, target, name, text=text, annotator="code", at=at))
-
-
-def whole_or_refused(make: Callable[[], Iterable[Row]], part: Any) -> list[Row]:
-    """Return all rows of one trajectory among several of an item, or why there are none.
-
-    `part` is the smallest item that holds it. All or none, for a hop whose turn is refused would
-    be joined to others.
-    """
-    try:
-        return list(make())
-    except LineRefused as refusal:
-        return [refused(refusal.reason, str(refusal), part)]
-    except MALFORMED as error:
-        return [refused("bad_record", f"{type(error).__name__}: {error}", part)]
 
 
 def utc(value: Any) -> datetime:
