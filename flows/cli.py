@@ -15,6 +15,7 @@ from flows.config import Settings, describe_settings, load_settings
 from flows.console import print_json, print_table, say
 from flows.quarantine_command import quarantine_app
 from flows.router_command import router_app
+from flows.schedule_command import schedule
 from flows.serve_command import serve
 from flows.slots_command import slots_app
 from flows.sql_command import sql
@@ -43,7 +44,9 @@ for name, group in (
 ):
     app.add_typer(group, name=name)
 
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
+_DOTTED = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command(context_settings=_DOTTED)(serve)
+app.command(context_settings=_DOTTED)(schedule)
 app.command()(sql)
 
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
@@ -66,7 +69,7 @@ class Stage(StrEnum):
     lineage = "lineage"
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings=_DOTTED)
 def run(
     context: typer.Context,
     words: Annotated[

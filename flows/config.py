@@ -49,6 +49,21 @@ class SlotPolicy(BaseModel):
     """Turns that must be blamed on a slot before it is considered."""
 
 
+class ScheduleConfig(BaseModel):
+    """What `flows schedule` runs when; the rules of cron are those of the time zone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ingest_every_s: int = Field(default=300, ge=0)
+    """Seconds between ingests, each with attribution after it; 0 runs none."""
+    upkeep_cron: str = "30 3 * * *"
+    """When upkeep runs, as in cron; an empty text runs none."""
+    cycle_cron: str = ""
+    """When the whole cycle runs, as in cron; an empty text runs none."""
+    timezone: str = "UTC"
+    """IANA name of the time zone, such as Europe/Berlin."""
+
+
 def _path_unless_url(value: Any) -> Any:
     return Path(value) if isinstance(value, str) and not is_url(value) else value
 
@@ -90,6 +105,7 @@ class Settings(BaseModel):
     suites: SuiteSizes = SuiteSizes()
     serve: ServeConfig = ServeConfig()
     lake: LakeConfig = LakeConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
 
     @property
     def train_config(self) -> TrainConfig:
@@ -99,7 +115,8 @@ class Settings(BaseModel):
     @property
     def learning_digest(self) -> str:
         """Content id of all that decides what a cycle learns and how it is judged."""
-        apart = {"home", "base", "sources", "format", "registry", "head", "serve", "lake"}
+        apart = {"home", "base", "sources", "format", "registry"}
+        apart |= {"head", "serve", "lake", "schedule"}
         raw = self.model_dump(mode="json", exclude=apart)
         return content_id(raw)
 

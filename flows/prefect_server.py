@@ -1,7 +1,7 @@
-"""Prefect for one run: the server named by `PREFECT_API_URL`, or one of our own.
+"""Prefect for a run or a schedule: the server named by `PREFECT_API_URL`, or one of our own.
 
 Our own is the real `prefect server` on a free loopback port, with its database in the
-home folder, gone when the run is. Nothing is sent to anybody.
+home folder, gone when the run or the schedule is. Nothing is sent to anybody.
 """
 
 import contextlib
@@ -24,8 +24,11 @@ class PrefectNotStarted(MolError, RuntimeError):
 
 
 @contextlib.contextmanager
-def prefect_api(home: Path) -> Iterator[None]:
+def prefect_api(home: Path, scheduling: bool = False) -> Iterator[None]:
     """Have a Prefect API while the block runs; import `prefect` inside it first.
+
+    With `scheduling` our own server also makes runs of deployments when they are due, and has
+    its pages for a browser.
 
     Raises:
         PrefectNotStarted: if the server does not come up; names its log.
@@ -34,11 +37,13 @@ def prefect_api(home: Path) -> Iterator[None]:
     if os.environ.get("PREFECT_API_URL"):
         yield
         return
-    log = home / "prefect" / "server.log"
+    log = home / "prefect" / ("schedule.log" if scheduling else "server.log")
     port = free_port()
     url = f"http://{HOST}:{port}/api"
-    options = ["server", "start", "--host", HOST, "--port", str(port), "--no-ui", "--no-services"]
-    say(f"  starting Prefect for this run at {url} ...")
+    options = ["server", "start", "--host", HOST, "--port", str(port)]
+    options += [] if scheduling else ["--no-ui", "--no-services"]
+    what = "the schedule" if scheduling else "this run"
+    say(f"  starting Prefect for {what} at {url} ...")
     child = start_child("prefect", options, os.environ, log)
     try:
         _wait(child.poll, url, log)
@@ -60,6 +65,10 @@ def _set_defaults(home: Path) -> None:
         # What fails is raised to the caller, who says it once; Prefect would add a traceback.
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
+        # In memory, a limit that a killed run held would be held for good.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
+            "prefect.server.concurrency.lease_storage.filesystem"
+        ),
     }
     for key, value in defaults.items():
         os.environ.setdefault(key, value)

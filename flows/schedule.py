@@ -1,1 +1,211 @@
-"""Runs the flows of a home on a schedule: ingest with attribution, upkeep, the whole cycle."""
+"""Runs the flows of a home on a schedule: ingest with attribution, upkeep, the whole cycle.
+
+    ingest   every few minutes; what came in is attributed in the same run
+    upkeep   nightly
+    cycle    when the settings say so
+
+Each flow is a Prefect deployment, reached by module path: a file path would load the module
+twice. `flows schedule` serves them in one process (`serve_schedule`); `infra/prefect.yaml`
+puts the same flows on a Prefect server with workers. In: a configuration file, read anew by
+every run. A run that comes due while the last one of its kind still runs is cancelled by
+Prefect; ingest and upkeep of one home wait for each other here. The lake needs neither: its
+own lock keeps commits apart.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from prefect import Flow, flow, serve
+from prefect.client.schemas.objects import (
+    ConcurrencyLimitConfig,
+    ConcurrencyLimitStrategy,
+    FlowRun,
+    State,
+)
+from prefect.deployments.runner import RunnerDeployment
+from prefect.schedules import Cron, Interval, Schedule
+from prefect.types.entrypoint import EntrypointType
+
+from flows import manual, story, tasks
+from flows.config import ScheduleConfig, Settings, SettingsInvalid, load_settings
+from flows.console import say
+
+DEPLOYMENT = "scheduled"
+"""Name of every deployment: one of each flow."""
+
+_PREFIX = "Flow run encountered an exception: "
+_ONE = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+
+
+def say_ended(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
+    """Say in one line how a run ended that did not complete."""
+    told = (state.message or "no reason was given").removeprefix(_PREFIX)
+    why = " ".join(told.split())
+    say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {flow.name} {state.type.value.lower()}: {why}")
+
+
+_OPTIONS: dict[str, Any] = {
+    "on_failure": [say_ended],
+    "on_crashed": [say_ended],
+    "on_cancellation": [say_ended],
+}
+
+
+@flow(name="ingest", **_OPTIONS)
+def ingest_flow(
+    config: str | None = None, home: str | None = None, flags: tuple[str, ...] = ()
+) -> None:
+    """Bring every source into the lake, then settle outcomes and blame."""
+    settings = _settings(config, home, flags)
+    with _turn(settings.home, "ingest"):
+        for report in tasks.ingest(settings):
+            story.tell_ingest(report)
+        story.tell_attribute(tasks.attribute(settings))
+
+
+@flow(name="upkeep", **_OPTIONS)
+def upkeep_flow(
+    config: str | None = None, home: str | None = None, flags: tuple[str, ...] = ()
+) -> None:
+    """Keep the lake small and quick."""
+    settings = _settings(config, home, flags)
+    with _turn(settings.home, "upkeep"):
+        report = tasks.upkeep(settings)
+    say(
+        f"UPKEEP    {report.files_before} files before, {report.files_after} after; "
+        f"{report.snapshots['expired']} snapshots expired, {report.files_removed} files removed"
+    )
+
+
+@flow(name="cycle", **_OPTIONS)
+def cycle_flow(
+    config: str | None = None, home: str | None = None, flags: tuple[str, ...] = ()
+) -> None:
+    """Run the loop once."""
+    from flows.cycle import cycle
+
+    # Its function, so that one run shows in Prefect and not a run in a run.
+    cycle.fn(_settings(config, home, flags))
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A flow and when it runs; never, if there is no schedule."""
+
+    flow: Flow[Any, Any]
+    what: str
+    schedule: Schedule | None
+    when: str
+
+
+def plan(config: ScheduleConfig) -> list[Planned]:
+    """Return what runs when.
+
+    Raises:
+        SettingsInvalid: if cron or time zone mean nothing.
+    """
+    try:
+        ZoneInfo(config.timezone)
+    except (ValueError, OSError) as error:
+        raise SettingsInvalid(
+            f"Setting 'schedule.timezone': {config.timezone!r} is no time zone. Give an IANA "
+            "name such as UTC or Europe/Berlin."
+        ) from error
+    every = config.ingest_every_s
+    often = Interval(timedelta(seconds=every), timezone=config.timezone) if every else None
+    when = f"every {every} s, the first at once" if often else "never"
+    return [
+        Planned(ingest_flow, "ingest, then attribute", often, when),
+        _by_cron(upkeep_flow, "upkeep of the lake", "upkeep_cron", config),
+        _by_cron(cycle_flow, "the whole cycle", "cycle_cron", config),
+    ]
+
+
+def deployments(
+    settings: ScheduleConfig, parameters: dict[str, Any] | None = None
+) -> list[RunnerDeployment]:
+    """Return the deployments that have a schedule; every run gets `parameters`."""
+    return [
+        RunnerDeployment.from_flow(
+            planned.flow,
+            DEPLOYMENT,
+            schedule=planned.schedule,
+            parameters=parameters or {},
+            concurrency_limit=_ONE,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+        for planned in plan(settings)
+        if planned.schedule
+    ]
+
+
+def serve_schedule(settings: Settings, config: Path | None, flags: list[str]) -> None:
+    """Run what the settings schedule, each run in a process of its own, until Ctrl-C or SIGTERM.
+
+    Runs under way are cancelled then. One that fails says so, and the schedule goes on.
+
+    Raises:
+        SettingsInvalid: if nothing is scheduled.
+    """
+    parameters = {
+        "config": str(config.resolve()) if config else None,
+        "home": str(settings.home.resolve()),
+        "flags": flags,
+    }
+    made = deployments(settings.schedule, parameters)
+    if not made:
+        raise SettingsInvalid(
+            "Nothing is scheduled: 'schedule.ingest_every_s' is 0, 'schedule.upkeep_cron' and "
+            "'schedule.cycle_cron' are empty. Run 'flows config' for their meaning."
+        )
+    for planned in plan(settings.schedule):
+        say(f"  {planned.what}: {planned.when}")
+    say("Ctrl-C stops.")
+    # Prefect stops in order at SIGTERM: runs are ended, then schedules are paused.
+    signal.signal(signal.SIGINT, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+    serve(*made, limit=None, print_starting_message=False)
+
+
+@contextlib.contextmanager
+def _turn(home: Path, name: str) -> Iterator[None]:
+    """Wait until no other scheduled run writes to the lake; the kernel frees a dead one's lock."""
+    manual.make_home(home)
+    with (home / "turn.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"  {name} waits for another run that writes to the lake ...")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _settings(config: str | None, home: str | None, flags: tuple[str, ...]) -> Settings:
+    overrides = {"home": home} if home else {}
+    return load_settings(Path(config) if config else None, flags, overrides)
+
+
+def _by_cron(flow: Flow[Any, Any], what: str, field: str, config: ScheduleConfig) -> Planned:
+    from prefect.server.schemas.schedules import CronSchedule
+
+    cron = getattr(config, field)
+    if not cron:
+        return Planned(flow, what, None, f"never ('schedule.{field}' is empty)")
+    try:
+        schedule = Cron(cron, timezone=config.timezone)
+        dates = asyncio.run(CronSchedule(cron=cron, timezone=config.timezone).get_dates(n=1))
+    except ValueError as error:
+        raise SettingsInvalid(
+            f"Setting 'schedule.{field}': {cron!r} is no schedule as in cron. An example is "
+            "'30 3 * * *': every night at half past three."
+        ) from error
+    return Planned(
+        flow, what, schedule, f"at {cron!r}, next {dates[0]:%Y-%m-%d %H:%M} {config.timezone}"
+    )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from serving.engine import Engine
     from traces.attribute import AttributeReport
     from traces.ingest import IngestReport
+    from traces.upkeep import UpkeepReport
     from training.runs import TrainedAdapter
 
 EMBEDDED = "embedded"
@@ -77,6 +78,15 @@ def attribute_stage(settings: Settings, progress: Progress | None = None) -> "At
     from traces.attribute import attribute
 
     return attribute(settings.home, profile_in_force(settings), progress)
+
+
+def upkeep_stage(settings: Settings, progress: Progress | None = None) -> "UpkeepReport":
+    """Keep the lake small and quick; what datasets were made from stays readable."""
+    from curation.manifest import list_manifests
+    from traces.upkeep import upkeep
+
+    used = {manifest.snapshot_id for manifest in list_manifests(settings.home)}
+    return upkeep(settings.home, settings.lake, used, progress=progress)
 
 
 def rank_slots(settings: Settings, by_slot: dict[str, dict[str, int]]) -> list[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from promotion.promote import PromotionResult
     from traces.attribute import AttributeReport
     from traces.ingest import IngestReport
+    from traces.upkeep import UpkeepReport
     from training.runs import TrainedAdapter
 
 HOUR_S = 3600
@@ -49,6 +50,13 @@ def attribute(settings: Settings) -> "AttributeReport":
     """Settle outcomes and blame."""
     with progress("attributing turns") as show:
         return stages.attribute_stage(settings, show)
+
+
+@task(name="upkeep", timeout_seconds=12 * HOUR_S, **_OPTIONS)
+def upkeep(settings: Settings) -> "UpkeepReport":
+    """Keep the lake small and quick."""
+    with progress("upkeep steps") as show:
+        return stages.upkeep_stage(settings, show)
 
 
 @task(name="curate", timeout_seconds=6 * HOUR_S, **_OPTIONS)
