@@ -76,6 +76,7 @@ def ingest_once(home: Path, source: Path) -> dict[str, Any]:
 def read_bare(source: Path, out: Path) -> float:
     """Return the seconds that DuckDB needs to bring the JSON to Parquet, as it sees fit."""
     connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")
     started = time.perf_counter()
     connection.execute(
         "COPY (SELECT * FROM read_json($source, maximum_object_size = 67108864))"

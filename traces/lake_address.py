@@ -120,6 +120,8 @@ def attach(
     try:
         connection.execute(f"SET temp_directory = {quoted(str(root / 'tmp'))}")
         connection.execute("SET TimeZone = 'UTC'")
+        # DuckDB draws a bar on stdout, which is for data, when a query takes long.
+        connection.execute("SET enable_progress_bar = false")
         # A commit on top of another's is to fail, not to be tried again by DuckLake: rows that
         # are new to a snapshot may be known in the next. `Lake.commit` asks again and tries.
         connection.execute("LOAD ducklake")
