@@ -39,7 +39,8 @@ class IngestReport(Record):
     funnel: dict[str, int]
     """`hops_in`, `hops_added`, `hops_known`, the same for `feedback`, `requests` and
     recorded `turns`; `turns_joined`, `turns_updated`; `quarantined`; `skipped_<what>`, parts
-    that are no record, such as `skipped_span_tool`."""
+    that are no record, such as `skipped_span_tool`; `<table>_expired`, records that are too old:
+    retention has taken their days away."""
     formats: dict[str, dict[str, int]]
     """The funnel of each format by itself, and its `files`."""
     noticed: dict[str, list[str]]
@@ -132,8 +133,9 @@ class _Counts:
             if table != "quarantine":
                 funnel[f"{table}_in"] += rows
                 funnel[f"{table}_added"] += added.counts.get(table, 0)
-        if updated := added.counts.get("hops_updated"):
-            funnel["hops_updated"] += updated
+        for step in ("hops_updated", *(f"{table}_expired" for table in load.counts)):
+            if n := added.counts.get(step):
+                funnel[step] += n
         funnel["quarantined"] += added.quarantined.total()
         self.quarantined += added.quarantined
 
@@ -157,7 +159,8 @@ def _with_known(funnel: Counter[str]) -> dict[str, int]:
     for table in ("hops", "turns", "feedback", "requests"):
         counts[f"{table}_in"] = funnel[f"{table}_in"]
         counts[f"{table}_added"] = funnel[f"{table}_added"]
-        counts[f"{table}_known"] = funnel[f"{table}_in"] - funnel[f"{table}_added"]
+        new = funnel[f"{table}_added"] + funnel[f"{table}_expired"]
+        counts[f"{table}_known"] = funnel[f"{table}_in"] - new
     return dict(sorted(counts.items()))
 
 

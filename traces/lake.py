@@ -9,7 +9,8 @@ with the lake as its default schema.
 # ruff: noqa: S608
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -33,8 +34,10 @@ _CONFLICTS = (
     "conflict",
     "database is locked",
     "has been altered by another",
-    "exceeded the maximum retry count",
+    "unique constraint",
+    "could not serialize",
 )
+"""Words of DuckLake, SQLite and PostgreSQL for a commit that another one got ahead of."""
 
 
 class Lake:
@@ -110,6 +113,12 @@ class Lake:
         row = self.connection.execute("SELECT id FROM current_snapshot()").fetchone()
         assert row is not None
         return int(row[0])
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other writers waiting while the block makes several commits."""
+        with self._lock.held():
+            yield
 
     def commit(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """Run `work` in one transaction, alone among the lake's writers.

@@ -4,6 +4,7 @@ In: rows by table, and hops that are Arrow tables already. Out: the ids of those
 """
 
 from collections import defaultdict
+from datetime import date
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from traces.additions import add_new, key_of
 from traces.bodies import Bodies, messages_table
 from traces.call_versions import keep_latest
 from traces.lake import Lake
+from traces.retention import kept_since, still_kept, still_kept_days
 from traces.span_events import completed
 from traces.tables import arrow_table
 from traces.turns import store_recorded
@@ -29,8 +31,13 @@ class QuickHops(NamedTuple):
 def store_rows(lake: Lake, rows: Rows, quick: QuickHops | None = None) -> dict[str, list[str]]:
     """Add rows, inside `Lake.commit`; return the ids of the new ones by table.
 
-    Under `hops_updated` are hops that were there and are told of at last.
+    Under `hops_updated` are hops that were there and are told of at last; under
+    `<table>_expired`, rows of days that have left the lake, which are not taken in again.
     """
+    since = kept_since(lake.connection)
+    expired: dict[str, list[str]] = {}
+    if since is not None:
+        rows, quick, expired = _without_expired(rows, quick, since)
     hops, late = completed(lake.connection, rows)
     hops = keep_latest(lake.connection, hops)
     added = {
@@ -43,7 +50,25 @@ def store_rows(lake: Lake, rows: Rows, quick: QuickHops | None = None) -> dict[s
     added["hops"] = [hop_id for hop_id in fresh if hop_id not in known]
     added["hops_updated"] = [hop_id for hop_id in fresh if hop_id in known]
     added["turns"] = store_recorded(lake, rows.get("turns", []))
-    return added
+    return added | expired
+
+
+def _without_expired(
+    rows: Rows, quick: QuickHops | None, since: date
+) -> tuple[Rows, QuickHops | None, dict[str, list[str]]]:
+    """Leave out rows of days that retention took away; return the ids of those, too."""
+    kept = {table: still_kept(values, table, since) for table, values in rows.items()}
+    expired: dict[str, list[str]] = {}
+    for table, values in rows.items():
+        (key,) = key_of(table)
+        ids = {row[key] for row in values} - {row[key] for row in kept[table]}
+        expired[f"{table}_expired"] = sorted(ids)
+    if quick is not None:
+        hops = still_kept_days(quick.hops, since)
+        gone = set(quick.hops["hop_id"].to_pylist()) - set(hops["hop_id"].to_pylist())
+        expired["hops_expired"] = sorted({*expired.get("hops_expired", ()), *gone})
+        quick = QuickHops(hops, still_kept_days(quick.messages, since))
+    return kept, quick, {name: ids for name, ids in expired.items() if ids}
 
 
 def _add_hops(lake: Lake, rows: list[dict[str, Any]], quick: QuickHops | None) -> list[str]:

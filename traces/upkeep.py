@@ -20,7 +20,7 @@ import duckdb
 
 from serving.records import Record
 from traces import compaction, retention
-from traces.changes import MARK, find_changes, next_mark
+from traces.changes import MARK, Changes, find_changes, next_mark
 from traces.config import LakeConfig
 from traces.lake import Lake
 from traces.tables import TABLES
@@ -69,34 +69,40 @@ def upkeep(
     config: LakeConfig,
     keep_snapshots: Collection[int] = (),
     *,
-    now: datetime | None = None,
+    today: date | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> UpkeepReport:
     """Keep the lake of `home` small and quick.
 
     `keep_snapshots` stay readable however old they are. Rows that these show stay in files.
+    Retention counts back from `today`; None is the day it is now, UTC.
 
     Raises:
         LakeNotFound: if nothing was ingested yet.
         LakeUnavailable: if the lake cannot be written; what was done until then stands.
     """
+    # Opened for reading first: that is refused where there is no lake.
     Lake.open(home, read_only=True).close()
     with Lake.open(home) as lake:
-        run = _Upkeep(lake, config, frozenset(keep_snapshots), now or datetime.now(UTC))
+        run = Upkeep(lake, config, frozenset(keep_snapshots), today)
         return run.plan() if dry_run else run.carry_out(progress or (lambda done, total: None))
 
 
-class _Upkeep:
+class Upkeep:
     """One run over an open lake."""
 
     def __init__(
-        self, lake: Lake, config: LakeConfig, keep_snapshots: frozenset[int], now: datetime
+        self,
+        lake: Lake,
+        config: LakeConfig,
+        keep_snapshots: frozenset[int],
+        today: date | None = None,
     ) -> None:
         self._lake = lake
         self._config = config
         self._keep_snapshots = keep_snapshots
-        self._now = now
+        self._today = today or datetime.now(UTC).date()
         self._before = _row_counts(lake.connection)
         self._totals = compaction.totals(lake.connection)
 
@@ -139,7 +145,7 @@ class _Upkeep:
     @property
     def _cutoff(self) -> date | None:
         days = self._config.keep_days
-        return None if days is None else self._now.date() - timedelta(days=days)
+        return None if days is None else self._today - timedelta(days=days)
 
     @property
     def _target_bytes(self) -> int:
@@ -151,20 +157,24 @@ class _Upkeep:
         hours = self._config.keep_files_hours
         if hours == 0:
             return "cleanup_all => true"
-        return f"older_than => TIMESTAMPTZ '{self._now - timedelta(hours=hours)}'"
+        return f"older_than => TIMESTAMPTZ '{datetime.now(UTC) - timedelta(hours=hours)}'"
 
     def _commit(self, work: Callable[[duckdb.DuckDBPyConnection], int]) -> int:
-        """Commit work that brings nothing to join; the join's mark goes along if it may."""
+        """Commit work that brings nothing to join; the join's mark goes along if it may.
 
-        def carrying(connection: duckdb.DuckDBPyConnection) -> int:
-            changes = find_changes(connection)
-            changed = work(connection)
-            if changed and not changes.news and not changes.everything:
-                after = next_mark(connection)
-                self._lake.move_offset(MARK, "hops and requests", changes.before, after, "join")
+        The mark is a commit of its own, because DuckLake wants compactions apart. Without it
+        all would be joined again, to the same turns.
+        """
+        with self._lake.alone():
+            changes = self._lake.commit(find_changes)
+            changed = self._lake.commit(work)
+            if changed and _is_joined(changes):
+                self._lake.commit(lambda c: self._move_mark(c, changes))
             return changed
 
-        return self._lake.commit(carrying)
+    def _move_mark(self, connection: duckdb.DuckDBPyConnection, changes: Changes) -> None:
+        after = next_mark(connection)
+        self._lake.move_offset(MARK, "hops and requests", changes.before, after, "join")
 
     def _plan_compaction(self) -> compaction.Plan:
         share = self._config.rewrite_deleted_share
@@ -201,22 +211,24 @@ class _Upkeep:
         if row and row[0] == self._lake.snapshot_id():
             return
 
-        def work(connection: duckdb.DuckDBPyConnection) -> int:
-            self._mark(connection, retention.kept_since(connection))
-            return 1
+        with self._lake.alone():
+            changes = self._lake.commit(find_changes)
 
-        self._commit(work)
+            def work(connection: duckdb.DuckDBPyConnection) -> None:
+                self._mark(connection, retention.kept_since(connection))
+                if _is_joined(changes):
+                    self._move_mark(connection, changes)
+
+            self._lake.commit(work)
 
     def _mark(self, connection: duckdb.DuckDBPyConnection, since: date | None) -> None:
         # The commit that this is part of makes the next snapshot: it could not get another's.
-        connection.execute(
-            "INSERT INTO upkeep VALUES (?, ?, ?)",
-            [self._now.date(), self._lake.snapshot_id() + 1, since],
-        )
+        snapshot_id = self._lake.snapshot_id() + 1
+        connection.execute("INSERT INTO upkeep VALUES (?, ?, ?)", [self._today, snapshot_id, since])
 
     def _old_snapshots(self) -> tuple[list[int], dict[str, int]]:
         """Return the snapshots to expire, and how many there are and stay."""
-        until = self._now - timedelta(days=self._config.keep_snapshots_days)
+        until = datetime.now(UTC) - timedelta(days=self._config.keep_snapshots_days)
         rows = self._lake.connection.execute(
             "SELECT snapshot_id, snapshot_time < $until FROM ducklake_snapshots('lake')"
             " ORDER BY snapshot_id",
@@ -277,6 +289,10 @@ class _Upkeep:
             orphans_removed=orphans,
             snapshot_id=self._lake.snapshot_id(),
         )
+
+
+def _is_joined(changes: Changes) -> bool:
+    return not changes.news and not changes.everything
 
 
 def _row_counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:

@@ -31,14 +31,32 @@ class WriterLock:
         self._file = root / "writer.lock"
         self._catalog = address.catalog
         self._connection: psycopg.Connection | None = None
+        self._depth = 0
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Hold the lock while the block runs; wait for it as long as it takes.
 
+        Blocks may be inside one another.
+
         Raises:
             LakeUnavailable: if PostgreSQL does not answer.
         """
+        self._depth += 1
+        try:
+            with self._taken() if self._depth == 1 else contextlib.nullcontext():
+                yield
+        finally:
+            self._depth -= 1
+
+    def close(self) -> None:
+        """Give up the connection that the lock is taken on."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextlib.contextmanager
+    def _taken(self) -> Iterator[None]:
         if self._catalog is None:
             with self._file.open("a") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -52,12 +70,6 @@ class WriterLock:
             yield
         finally:
             self._release(connection)
-
-    def close(self) -> None:
-        """Give up the connection that the lock is taken on."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def _acquire(self, catalog: str) -> "psycopg.Connection":
         import psycopg
