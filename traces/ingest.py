@@ -127,6 +127,8 @@ class _Counts:
 
     def count(self, load: Sealed, added: Added) -> None:
         """Count what a commit took and what of it was new."""
+        if not load.format:
+            return  # nothing was left for the last load
         funnel = self.formats.setdefault(load.format, Counter())
         funnel.update({f"skipped_{why}": n for why, n in load.skipped.items()})
         for table, rows in load.counts.items():
