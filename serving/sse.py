@@ -1,7 +1,8 @@
 """Server-sent events of a chat completion, put back together.
 
 The chunks are OpenAI's `chat.completion.chunk`: text, reasoning and tool calls
-come as deltas, tool calls keyed by `index` with their arguments in pieces. In:
+come as deltas, tool calls keyed by `index` with their arguments in pieces. Of
+older protocols the `function_call` and legacy completions' `text` are read too. In:
 the raw stream, whole (`reassemble`) or as the network cuts it (`Stream.feed`). Out:
 a `Stream` that says whether it ended properly.
 """
@@ -182,9 +183,13 @@ class Stream:
 
     def _add_choice(self, choice: dict[str, Any]) -> Delta | None:
         delta = choice.get("delta") or {}
-        content = str(delta.get("content") or "")
+        content = str(delta.get("content") or choice.get("text") or "")
         reasoning = str(delta.get("reasoning") or delta.get("reasoning_content") or "")
-        calls = tuple(self._add_call(piece) for piece in delta.get("tool_calls") or ())
+        legacy = delta.get("function_call")
+        pieces = delta.get("tool_calls") or (
+            [{"id": legacy.get("name"), "function": legacy}] if legacy else ()
+        )
+        calls = tuple(self._add_call(piece) for piece in pieces)
         self._content.append(content)
         self._reasoning.append(reasoning)
         self.token_ids += choice.get("token_ids") or ()

@@ -38,6 +38,21 @@ def test_tool_calls_come_in_pieces_by_index() -> None:
     ]
 
 
+def test_older_protocols_have_their_text_and_their_call_elsewhere() -> None:
+    texts = [{"text": "a", "finish_reason": None}, {"text": "b", "finish_reason": "stop"}]
+    legacy = "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in texts)
+    calls = chunk(function_call={"name": "f", "arguments": "{"})
+    calls += chunk("function_call", function_call={"arguments": "}"})
+
+    message = reassemble(calls).message()
+
+    assert reassemble(legacy).content == "ab"
+    assert message is not None
+    assert message["tool_calls"] == [
+        {"id": "f", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    ]
+
+
 @pytest.mark.parametrize(
     ("raw", "why"),
     [

@@ -99,6 +99,12 @@ def test_a_packed_file_that_still_grows_is_followed(tmp_path: Path, pack: object
         (b"[]", "first item is a JSON list"),
         (b'{"kind": "hop", "sour', "no complete line yet; it begins '{\"kind"),
         (b"<html></html>", "begins '<html></html>'"),
+        (b'{"messages": [{"role": "user", "content": "a"}], "tools": []}\n', "keys 'messages'"),
+        (b'{"prompt": "a", "response": "b", "model": "m"}\n', "keys 'prompt'"),
+        (b'{"request": {"url": "/", "input": null}, "response": {"status": 200}}\n', "'request'"),
+        (b'{"name": "accuracy", "value": 0.5, "source": "nightly"}\n', "keys 'name'"),
+        (b'{"run_id": 7, "key": "loss", "score": 0.5}\n', "keys 'run_id'"),
+        (b'{"target_id": "a", "metric_name": "cpu", "value": 0.5}\n', "keys 'target_id'"),
     ],
 )
 def test_a_file_of_another_kind_is_one_line_that_tells_its_shape_and_no_secret(

@@ -29,11 +29,11 @@ NEW: dict[str, Any] = {
     "input_metadata": {"row_id": "row-1",
                        "completion_params": {"model": "L2@0123456789ab", "temperature": 0.5}},
     "rollout_status": {"code": 100, "message": "Rollout finished", "details": []},
-    "execution_metadata": {"rollout_id": "roll-1", "run_id": "run-1", "invocation_id": "inv-1"},
+    "execution_metadata": {"rollout_id": "roll-1", "run_id": "run-1", "invocation_id": "inv-1",
+        "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}},
     "evaluation_result": {"score": 0.25, "reason": "half right", "is_score_valid": True},
     "eval_metadata": {"name": "test_weather", "num_runs": 1, "aggregation_method": "mean"},
-    "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
-    "created_at": "2025-09-01T12:00:00+02:00", "pid": 1,
+    "usage": None, "created_at": "2025-09-01T12:00:00+02:00", "pid": 1,
 }  # fmt: skip
 
 

@@ -195,7 +195,7 @@ def test_a_correction_is_an_edit() -> None:
 def test_a_trace_of_the_api_passes_its_session_on() -> None:
     call = {k: v for k, v in camel(generation()).items() if k not in ("sessionId", "userId")}
     bad = {"id": "o2", "type": "GENERATION", "startTime": "2025-11-29T16:00:00Z"}
-    trace = {"id": "t1", "timestamp": "2025-11-29T16:00:00Z", "projectId": "p", "name": "chat",
+    trace = {"id": "t1", "timestamp": "2025-11-29T16:00:00Z", "htmlPath": "/t1", "name": "chat",
              "sessionId": "s1", "userId": "u1", "observations": [call, bad],
              "scores": [camel(score())]}  # fmt: skip
 

@@ -165,3 +165,10 @@ def test_child_runs_and_pages_are_the_runs_in_them() -> None:
     assert [decoded(r) for r in made[1:]] == [hop_of(ASKING), hop_of(ANSWERING)]
     assert [r.table for r in page] == ["skipped", "hops", "quarantine", "quarantine"]
     assert json.loads(page[2].values["raw"]) == {"runs": [COMPLETED]}
+
+
+def test_a_broken_run_leaves_its_children() -> None:
+    broken, child = rows_of({**ROOT, "id": None, "child_runs": [ANSWERING]})
+
+    assert (broken.table, decoded(child)) == ("quarantine", hop_of(ANSWERING))
+    assert json.loads(broken.values["raw"]) == {"runs": [{**ROOT, "id": None}]}

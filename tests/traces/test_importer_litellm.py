@@ -94,6 +94,30 @@ def test_the_group_is_what_was_asked_and_the_version_what_answered() -> None:
     assert (hop_of(grouped)["model"], hop_of(versioned)["served_name"]) == ("support", "support@v3")
 
 
+def test_a_spend_log_tells_of_the_request_in_its_body_and_of_the_error_beside_it() -> None:
+    body = {**TAGGED["model_parameters"], "model": "support", "messages": TAGGED["messages"]}
+    stored = {"messages": {}, "model_parameters": None, "proxy_server_request": body}
+    why = {"error_code": "429", "error_class": "RateLimitError", "error_message": "slow down"}
+    failed = {**FAILED, "error_information": None, "metadata": {"error_information": why}}
+
+    hop = hop_of({**TAGGED, **stored})
+
+    assert (hop["said"], hop["tools"]) == (hop_of(TAGGED)["said"], hop_of(TAGGED)["tools"])
+    assert hop["params"]["temperature"] == 0.2
+    assert hop_of(failed)["error"] == "429 RateLimitError: slow down"
+
+
+def test_an_early_payload_counts_its_tokens_in_the_response() -> None:
+    told = ("id", "call_type", "model", "startTime", "endTime", "messages", "response", "metadata")
+    early = {k: TAGGED[k] for k in told} | {"modelParameters": TAGGED["model_parameters"]}
+    early["response"] = {**early["response"], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+
+    hop = hop_of(early)
+
+    assert (hop["prompt_tokens"], hop["completion_tokens"]) == (3, 4)
+    assert hop["params"]["temperature"] == 0.2
+
+
 def test_a_spend_log_is_the_same_call() -> None:
     row = {k: TAGGED[k] for k in ("call_type", "model", "messages", "response", "startTime")}
     row |= {"request_id": TAGGED["id"], "endTime": "2026-11-30 00:48:16.725848",

@@ -217,7 +217,7 @@ def test_token_counts_are_read_under_every_name(usage: Any) -> None:
 
 
 def test_finish_reasons_are_openais_where_they_are_known() -> None:
-    words = ["end_turn", ["tool_call"], "max_tokens", "tool-calls", "odd", None, []]
+    words = ["end_turn", ["tool_call"], "max_tokens", "toolUse", "odd", None, []]
 
     assert [finish_reason(word) for word in words] == [
         "stop", "tool_calls", "length", "tool_calls", "odd", None, None,

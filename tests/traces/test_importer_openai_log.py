@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from import_rows import DATA, hop_of, rows_as
+from import_rows import DATA, decoded, hop_of, rows_as, rows_of
 from logged_calls import ANSWERED, ASKED, WEATHER, logged
 from trace_records import SHARED
 
@@ -81,6 +81,8 @@ def test_the_session_a_caller_names_is_the_conversation() -> None:
         ({"object": "error", "message": "no engine", "code": 503}, "503: no engine"),
         ({"error": "busy"}, "busy"),
         (None, "no response"),
+        ({}, "no response"),
+        ("", "no response"),
     ],
 )
 def test_an_error_body_is_a_failed_call(body: Any, error: str) -> None:
@@ -108,11 +110,12 @@ def test_legacy_completions_have_a_prompt_and_a_text() -> None:
     body = {"object": "text_completion", "choices": [{"text": " upon a time", "index": 0}]}
     pieces = ((" upon", None), (" a time", "stop"))
     streamed = [
-        {"object": "text_completion.chunk", "choices": [{"text": text, "finish_reason": finish}]}
+        {"object": "text_completion", "choices": [{"text": text, "finish_reason": finish}]}
         for text, finish in pieces
     ]
+    events = [f"data: {json.dumps(one)}\n" for one in streamed] + ["data: [DONE]\n"]
 
-    for response in (body, streamed):
+    for response in (body, streamed, "\n".join(events)):
         hop = hop_of(logged(request={"model": "m", "prompt": ["Once"]}, response=response))
         assert [m["content"] for m in hop["said"]] == ["Once"]
         assert hop["completion"]["content"] == " upon a time"
@@ -182,6 +185,7 @@ def test_a_response_alone_is_a_hop_without_messages() -> None:
         ({"request": {"model": "m", "prompt": ["a", "b"]}}, "many_prompts"),
         ({"request": {"messages": []}, "response": {"error": "x"}}, "no_model"),
         ({"response": {"rows": 3}}, "not_a_response"),
+        ({"response": 'event: x\ndata: {"type": "message_start"}\n\n'}, "unknown_stream"),
         ({"request": {"model": "m", "query": "x"}}, "not_a_chat_call"),
         ({"timestamp": "yesterday"}, "bad_record"),
         ({"request": {**ASKED, "messages": [{"role": "wizard"}]}}, "bad_record"),
@@ -193,6 +197,24 @@ def test_what_is_no_call_is_quarantined_with_its_reason(
     (row,) = rows_as("openai", logged(**changes))
 
     assert (row.table, row.values["reason"]) == ("quarantine", reason)
+
+
+def test_a_batchs_output_and_stored_completions_are_responses_alone() -> None:
+    batched = {"id": "b1", "custom_id": "c1", "error": None,
+               "response": {"status_code": 200, "request_id": "r", "body": ANSWERED}}  # fmt: skip
+    stored, broken = rows_of({"object": "list", "data": [ANSWERED, 3], "has_more": False})
+
+    assert hop_of(batched) == decoded(stored) == hop_of(ANSWERED)
+    assert (broken.table, json.loads(broken.values["raw"])["data"]) == ("quarantine", [3])
+
+
+def test_a_custom_tools_input_is_its_arguments() -> None:
+    call = {"id": "c1", "type": "custom", "custom": {"name": "python", "input": "print(1)"}}
+    body = {"choices": [{"message": {"role": "assistant", "tool_calls": [call]}}]}
+
+    assert hop_of(logged(response=body))["completion"]["tool_calls"] == [
+        {"id": "c1", "name": "python", "arguments": "print(1)"}
+    ]
 
 
 def test_an_embedding_is_counted() -> None:

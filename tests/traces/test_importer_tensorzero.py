@@ -70,6 +70,7 @@ def test_a_json_inference_answers_with_its_raw_text() -> None:
     assert hop_of(chat(output={"raw": None, "parsed": {"a": 1}}))["completion"]["content"] == (
         '{"a": 1}'
     )
+    assert hop_of(chat(output={"raw": None, "parsed": None}))["completion"] is None
 
 
 @pytest.mark.parametrize(

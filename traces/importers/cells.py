@@ -12,6 +12,7 @@ from typing import Any
 
 from serving.records import UNDATED
 from traces.importers.messages import decoded
+from traces.importers.rows import LineRefused
 
 _UNITS = ((10**11, 1), (10**14, 10**3), (10**17, 10**6), (math.inf, 10**9))
 """A count since 1970 below the first number is one of seconds, milliseconds and so on: each
@@ -31,6 +32,18 @@ def text_cell(row: Mapping[str, Any], *names: str) -> str | None:
     """Return the first value that is not empty, as text."""
     value = cell(row, *names)
     return None if value is None else str(value)
+
+
+def required(row: Mapping[str, Any], name: str) -> str:
+    """Return a value as text.
+
+    Raises:
+        LineRefused: if it is empty.
+    """
+    found = text_cell(row, name)
+    if found is None:
+        raise LineRefused("bad_record", f"{name} is empty")
+    return found
 
 
 def mapping(value: Any) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Bodies of model APIs, as logs keep them: a request, and what came back for it.
 
     read_request(body)   chat completions, legacy completions, responses, Anthropic -> Asked
-    read_response(body)  the same, plain or streamed, or an error body             -> Answered
+    read_response(body)  the same, or an error body                                -> Answered
 
-A response is an object, its JSON text, the text of an event stream, or a list of its chunks.
+A response is an object, its JSON text, the text of an event stream, or a list of its chunks;
+of Anthropic's only whole ones. Around an object may be the status of HTTP, as batches write it.
 Of several choices the first is the answer. Sources: OpenAI API reference (chat, completions,
 responses), Anthropic API reference (messages).
 """
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serving.records import HopStatus, Message, canonical_json
-from serving.sse import reassemble
+from serving.sse import EventReader, reassemble
+from traces.importers.cells import text_cell
 from traces.importers.messages import (
     Usage,
     decoded,
@@ -25,6 +27,8 @@ from traces.importers.messages import (
 )
 from traces.importers.rows import LineRefused
 
+_FIRST_EVENT = 4096
+"""So many characters hold the first event of a stream, which is short in every protocol."""
 _APART = ("model", "messages", "tools", "functions", "prompt", "input", "instructions", "system")
 
 
@@ -77,7 +81,8 @@ class Answered:
 
 def is_request(value: Any) -> bool:
     """Return whether a value looks like the body of a request to a model."""
-    return isinstance(value, dict) and any(n in value for n in ("messages", "prompt", "input"))
+    asks = ("messages", "prompt", "input")
+    return isinstance(value, dict) and any(isinstance(value.get(n), list | str) for n in asks)
 
 
 def read_request(body: Any) -> Asked:
@@ -92,7 +97,8 @@ def read_request(body: Any) -> Asked:
     token_ids = None
     messages: Any = []
     if "messages" in body:
-        messages = [*_system(body.get("system")), *_list(body["messages"])]
+        told = body.get("system") or body.get("instructions")
+        messages = [*_system(told), *_list(body["messages"])]
     elif "prompt" in body:
         messages, token_ids = _prompt(body["prompt"])
     elif "input" in body:
@@ -100,7 +106,7 @@ def read_request(body: Any) -> Asked:
     else:
         raise LineRefused("not_a_chat_call", "the request has no messages, prompt or input")
     return Asked(
-        model=_text(body.get("model")),
+        model=text_cell(body, "model"),
         messages=read_messages(messages),
         tools=read_tools(body.get("tools") or body.get("functions")),
         params={k: v for k, v in body.items() if k not in _APART},
@@ -115,14 +121,16 @@ def read_response(body: Any) -> Answered:
         LineRefused: if it is neither an answer nor an error.
     """
     body = decoded(body)
+    if isinstance(body, dict) and "status_code" in body and "body" in body:
+        body = decoded(body["body"])
+    if body in (None, "", {}, []):
+        return Answered(status="engine_error", error="no response")
     if isinstance(body, str):
         if body.lstrip().startswith(("data:", "event:", ":")):
             return _streamed(body)
         return Answered(completion=Message(role="assistant", content=body))
     if isinstance(body, list):
         return _from_list(body)
-    if body is None:
-        return Answered(status="engine_error", error="no response")
     if not isinstance(body, dict):
         raise LineRefused("not_a_response", f"the response is a {type(body).__name__}")
     if _is_chunk(body):
@@ -138,8 +146,8 @@ def read_response(body: Any) -> Answered:
     return Answered(
         status="engine_error",
         error=_error_text(body),
-        response_id=_text(body.get("id")),
-        model=_text(body.get("model")),
+        response_id=text_cell(body, "id"),
+        model=text_cell(body, "model"),
         created=body.get("created") or body.get("created_at"),
         usage=read_usage(body.get("usage")),
     )
@@ -215,10 +223,10 @@ def _answer(
         completion=answer.message,
         reasoning=answer.reasoning,
         finish_reason=finish_reason(finish) or answer.finish_reason,
-        response_id=_text(body.get("id")),
-        model=_text(body.get("model")),
+        response_id=text_cell(body, "id"),
+        model=text_cell(body, "model"),
         created=body.get("created") or body.get("created_at"),
-        session=_text(body.get("episode_id")),
+        session=text_cell(body, "episode_id"),
         usage=read_usage(body.get("usage")),
         prompt_token_ids=_ids(prompt_ids),
         completion_token_ids=_ids(token_ids),
@@ -227,22 +235,24 @@ def _answer(
 
 def _from_list(body: list[Any]) -> Answered:
     """Read a list: chunks or lines of a stream, or the items of an answer."""
-    if not body:
-        return Answered(status="engine_error", error="no response")
     chunks = [decoded(item) for item in body]
-    if any(_is_chunk(chunk) for chunk in chunks):
+    if any(_is_chunk(chunk) or _is_legacy(chunk) for chunk in chunks):
         whole = [chunk for chunk in chunks if isinstance(chunk, dict)]
-        lines = [f"data: {canonical_json(_delta_form(chunk))}\n" for chunk in whole]
+        lines = [f"data: {canonical_json(chunk)}\n" for chunk in whole]
         # A list has no place for the marker that ends a stream; the finish reason tells.
         answered = _streamed("\n".join([*lines, "data: [DONE]\n"]))
-        first = next(chunk for chunk in whole if _is_chunk(chunk))
-        return _dated(answered, first)
+        first = next(chunk for chunk in whole if _is_chunk(chunk) or _is_legacy(chunk))
+        created, session = first.get("created"), text_cell(first, "episode_id")
+        return replace(answered, created=created, session=session)
     if all(isinstance(item, str) for item in body):
         return _streamed("\n".join(body))
     return _answer({}, body)
 
 
 def _streamed(text: str) -> Answered:
+    begin = EventReader().feed(text[:_FIRST_EVENT].encode("utf-8", "replace") + b"\n")
+    if begin and begin[0].get("type") == "message_start":
+        raise LineRefused("unknown_stream", "a stream of Anthropic's; log whole messages instead")
     stream = reassemble(text)
     if stream.response is not None:
         whole = read_response(stream.response)
@@ -261,16 +271,12 @@ def _streamed(text: str) -> Answered:
         completion=answer.message if answer else None,
         reasoning=stream.reasoning or None,
         finish_reason=finish_reason(stream.finish_reason),
-        response_id=_text(stream.response_id),
-        model=_text(stream.model),
+        response_id=str(stream.response_id) if stream.response_id else None,
+        model=str(stream.model) if stream.model else None,
         usage=read_usage(stream.usage),
         prompt_token_ids=_ids(stream.prompt_token_ids),
         completion_token_ids=_ids(stream.token_ids),
     )
-
-
-def _dated(answered: Answered, chunk: dict[str, Any]) -> Answered:
-    return replace(answered, created=chunk.get("created"), session=_text(chunk.get("episode_id")))
 
 
 def _is_chunk(value: Any) -> bool:
@@ -285,21 +291,9 @@ def _is_chunk(value: Any) -> bool:
     return not whole and (kind.endswith(".chunk") or kind.startswith("response."))
 
 
-def _delta_form(chunk: dict[str, Any]) -> dict[str, Any]:
-    """Return a chunk with what older protocols put elsewhere in the delta."""
-    choices = [_delta_choice(c) for c in _dicts(chunk.get("choices"))]
-    return {**chunk, "choices": choices} if choices else chunk
-
-
-def _delta_choice(choice: dict[str, Any]) -> dict[str, Any]:
-    delta = choice.get("delta")
-    delta = dict(delta) if isinstance(delta, dict) else {}
-    if "text" in choice and "content" not in delta:
-        delta["content"] = choice["text"]
-    legacy = delta.pop("function_call", None)
-    if legacy and not delta.get("tool_calls"):
-        delta["tool_calls"] = [{"index": 0, "id": legacy.get("name"), "function": legacy}]
-    return {**choice, "delta": delta}
+def _is_legacy(value: Any) -> bool:
+    """Whether this is a legacy completion: whole and as a chunk it looks the same."""
+    return isinstance(value, dict) and value.get("object") == "text_completion"
 
 
 def _dicts(value: Any) -> Iterable[dict[str, Any]]:
@@ -331,7 +325,3 @@ def _error_text(body: dict[str, Any]) -> str:
 
 def _ids(value: Any) -> tuple[int, ...] | None:
     return tuple(int(token) for token in value) if value else None
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None or value == "" else str(value)

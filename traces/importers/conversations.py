@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from serving.records import canonical_json
-from traces.importers.cells import mapping
+from traces.importers.cells import mapping, text_cell
 from traces.importers.chat_bodies import Answered, Asked, read_request, read_response
 from traces.importers.messages import (
     Usage,
@@ -155,7 +155,7 @@ def _generation(generations: Sequence[Any], more: dict[str, Any]) -> Answered:
     return replace(
         made,
         finish_reason=made.finish_reason or finish,
-        model=made.model or _text(more.get("model_name") or more.get("model")),
+        model=made.model or text_cell(more, "model_name", "model"),
         usage=made.usage if made.usage != Usage() else read_usage(_counts(more)),
     )
 
@@ -175,8 +175,8 @@ def _said(raw: Any) -> Answered:
         completion=answer.message,
         reasoning=answer.reasoning,
         finish_reason=answer.finish_reason or finish_reason(finish),
-        response_id=_text(about.get("id") or told.get("id")),
-        model=_text(about.get("model_name") or about.get("model") or told.get("model")),
+        response_id=text_cell(about, "id") or text_cell(told, "id"),
+        model=text_cell(about, "model_name", "model") or text_cell(told, "model"),
         usage=usage if usage != Usage() else read_usage(_counts(about)),
     )
 
@@ -195,7 +195,3 @@ def _is_lc(value: dict[str, Any]) -> bool:
 def _is_pair(value: Sequence[Any]) -> bool:
     """Whether this is LangChain's short form of a message, `["human", "Hello"]`."""
     return len(value) == 2 and all(isinstance(w, str) for w in value) and value[0] in _ROLES
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None or value == "" else str(value)

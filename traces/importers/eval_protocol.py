@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from serving.records import UNDATED, canonical_json, content_id
+from traces.importers.cells import mapping
 from traces.importers.messages import read_answer, read_messages, read_tools, read_usage
 from traces.importers.rows import LineRefused, Row, refused
 from traces.importers.trajectory import (
@@ -58,11 +59,12 @@ def parse(value: Any) -> Iterator[Row]:
     messages = read_messages(raws)
     if len(messages) != len(raws):
         raise LineRefused("bad_record", "a message holds more than one")
-    about = _object(value.get("input_metadata"))
-    asked = _object(about.get("completion_params"))
-    ids = {**_object(value.get("execution_metadata")), **value}
-    evaluation = _object(value.get("eval_metadata"))
-    calls = _calls(raws, value.get("usage"))
+    about = mapping(value.get("input_metadata"))
+    asked = mapping(about.get("completion_params"))
+    executed = mapping(value.get("execution_metadata"))
+    ids = {**executed, **value}
+    evaluation = mapping(value.get("eval_metadata"))
+    calls = _calls(raws, value.get("usage") or executed.get("usage"))
     status, error = _status(value, bool(calls))
     params = {k: v for k, v in asked.items() if k != "model"}
     metadata = {name: str(ids[name]) for name in _IDS if ids.get(name)}
@@ -106,7 +108,7 @@ def _status(value: dict[str, Any], answered: bool) -> tuple[Status | None, str |
 
     A rollout is also called finished where the evaluation was stopped before it began.
     """
-    said = _object(value.get("rollout_status"))
+    said = mapping(value.get("rollout_status"))
     word = said.get("code") if said.get("status") is None else said.get("status")
     status = _CODES.get(word) if isinstance(word, int | str) else None
     if status is None and isinstance(word, int):
@@ -129,7 +131,7 @@ def _evaluated(
     if result is None:
         return
     name = str(evaluation.get("name") or "evaluation")
-    found = _object(result)
+    found = mapping(result)
     kept = {k: v for k, v in found.items() if k != "score" and v not in (None, {}, [])}
     detail = {**metadata, **kept, "ground_truth": value.get("ground_truth")}
     text = canonical_json({k: v for k, v in detail.items() if v is not None})
@@ -141,7 +143,3 @@ def _evaluated(
         yield verdict(trajectory, name, found.get("score"), text=text)
     except LineRefused as refusal:
         yield refused(refusal.reason, str(refusal), value)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

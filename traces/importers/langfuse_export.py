@@ -26,6 +26,7 @@ from traces.importers.cells import (
     micros,
     moment,
     number,
+    required,
     seconds_between,
     text_cell,
 )  # fmt: skip
@@ -41,6 +42,10 @@ _TYPES = frozenset({
     "EMBEDDING", "GUARDRAIL",
 })  # fmt: skip
 _SCORES = frozenset({"NUMERIC", "BOOLEAN", "CATEGORICAL", "TEXT", "CORRECTION"})
+_SCORED = (
+    "trace_id", "observation_id", "session_id", "dataset_run_id",
+    "traceId", "observationId", "sessionId", "datasetRunId",
+)  # fmt: skip
 
 
 def recognises(value: Any) -> bool:
@@ -79,12 +84,16 @@ def parse(value: Any) -> Iterable[Row]:
 def _kind(value: Any) -> str | None:
     if not isinstance(value, dict):
         return None
+
+    def has(*names: str) -> bool:
+        return any(name in value for name in names)
+
     if value.get("type") in _TYPES and ("startTime" in value or "start_time" in value):
         return "observation"
     typed = str(cell(value, "data_type", "dataType")) in _SCORES or "value" in value
-    if typed and "name" in value and "source" in value:
+    if typed and "name" in value and "source" in value and has(*_SCORED):
         return "score"
-    if "timestamp" in value and ("project_id" in value or "projectId" in value) and "id" in value:
+    if "timestamp" in value and "id" in value and has("project_id", "projectId", "htmlPath"):
         return "trace"
     return None
 
@@ -123,7 +132,7 @@ def _observation(row: dict[str, Any]) -> Row:
     started_at = moment(cell(row, "start_time", "startTime"))
     if started_at is None:
         raise LineRefused("no_time", "start_time is empty")
-    observation_id = _required(row, "id")
+    observation_id = required(row, "id")
     trace_id = text_cell(row, "trace_id", "traceId") or observation_id
     ended_at = moment(cell(row, "end_time", "endTime"))
     first_at = moment(cell(row, "completion_start_time", "completionStartTime"))
@@ -226,7 +235,7 @@ def _score(row: dict[str, Any]) -> Row:
         signal(
             NAME,
             target,
-            _required(row, "name"),
+            required(row, "name"),
             score=score,
             label=label,
             text=comment,
@@ -246,10 +255,3 @@ def _target(row: dict[str, Any]) -> tuple[TargetKind, str] | None:
         return "response", observation_id
     session_id = text_cell(row, "session_id", "sessionId")
     return None if session_id is None else ("conversation", session_id)
-
-
-def _required(row: dict[str, Any], name: str) -> str:
-    found = text_cell(row, name)
-    if found is None:
-        raise LineRefused("bad_record", f"{name} is empty")
-    return found

@@ -88,7 +88,7 @@ def _is_run(value: dict[str, Any]) -> bool:
 
 
 def _is_feedback(value: dict[str, Any]) -> bool:
-    return "run_id" in value and "key" in value and ("score" in value or "feedback_source" in value)
+    return value.keys() >= {"run_id", "key", "feedback_source"}
 
 
 def _run(row: dict[str, Any]) -> Iterator[Row]:

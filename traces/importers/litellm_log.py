@@ -76,8 +76,11 @@ def _hop(value: dict[str, Any]) -> Hop:
     if started_at is None:
         raise LineRefused("no_time", "startTime is empty")
     metadata = mapping(value.get("metadata"))
-    parameters = mapping(value.get("model_parameters"))
-    asked = read_request({**parameters, "messages": _messages(value.get("messages"))})
+    # Spend logs keep the request's own body instead of parameters and, by default, of messages.
+    body = mapping(value.get("proxy_server_request"))
+    parameters = mapping(cell(value, "model_parameters", "modelParameters")) or body
+    messages = _messages(value.get("messages")) or _messages(cell(body, "messages", "input"))
+    asked = read_request({**parameters, "messages": messages})
     answered = _answered(value)
     known = {**answered.fields(), **_tokens(value, metadata, answered)}
     known["response_id"] = answered.response_id or text_cell(value, "id", "request_id")
@@ -132,6 +135,7 @@ def _answered(value: dict[str, Any]) -> Answered:
 
 def _error(value: dict[str, Any]) -> str:
     told = mapping(value.get("error_information"))
+    told = told or mapping(mapping(value.get("metadata")).get("error_information"))
     message = text_cell(told, "error_message") or text_cell(value, "error_str") or "failure"
     words = [word for name in ("error_code", "error_class") if (word := text_cell(told, name))]
     return f"{' '.join(words)}: {message}" if words else message
@@ -142,15 +146,10 @@ def _tokens(
 ) -> dict[str, int | None]:
     if answered.status != "ok":
         return {}
-    told = read_usage(value)
-    cached = answered.usage.cached_tokens
-    return {
-        "prompt_tokens": told.prompt_tokens,
-        "completion_tokens": told.completion_tokens,
-        "cached_tokens": read_usage(metadata.get("usage_object")).cached_tokens
-        if cached is None
-        else cached,
-    }
+    told = (read_usage(value), answered.usage, read_usage(metadata.get("usage_object")))
+    names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    counts = {name: [getattr(usage, name) for usage in told] for name in names}
+    return {name: next((n for n in found if n is not None), None) for name, found in counts.items()}
 
 
 def _served(model: str | None, answered: str | None) -> str | None:

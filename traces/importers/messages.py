@@ -35,7 +35,7 @@ _FINISH = {
     "length": "length", "max_tokens": "length", "max_output_tokens": "length",
     "incomplete": "length",
     "tool_calls": "tool_calls", "tool_call": "tool_calls", "tool-calls": "tool_calls",
-    "tool_use": "tool_calls", "function_call": "tool_calls",
+    "tool_use": "tool_calls", "tooluse": "tool_calls", "function_call": "tool_calls",
     "content_filter": "content_filter", "content-filter": "content_filter",
     "safety": "content_filter", "refusal": "content_filter",
 }  # fmt: skip

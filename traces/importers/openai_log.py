@@ -3,20 +3,22 @@
     {"request": {...}, "response": {...}, "timestamp": 1764432000,
      "client_id": "aiva", "workload_id": "agent.chat"}
 
-Only `request` and `response` are needed. Also responses alone, and streams as lists of their
-chunks: they tell what was answered but not what was asked, so their hops have no messages.
-Such logs know no turns: the hop join finds them from the histories and the tool calls.
+Only `request` and `response` are needed. Also responses alone, streams as lists of their chunks,
+a batch's output, and the API's list of stored completions: they tell what was answered but not
+what was asked, so their hops have no messages. Such logs know no turns: the hop join finds them
+from the histories and the tool calls.
 Source: NVIDIA-AI-Blueprints/data-flywheel, "Data logging".
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from serving.records import NO_KEY, UNDATED, Hop, canonical_json
 from traces.importers.cells import cell, mapping, micros, moment, number, text_cell
 from traces.importers.chat_bodies import Asked, is_request, read_request, read_response
 from traces.importers.messages import decoded
-from traces.importers.rows import LineRefused, Row, hop_row
+from traces.importers.rows import LineRefused, Row, hop_row, whole_or_refused
 
 NAME = "openai"
 
@@ -34,18 +36,24 @@ def recognises(value: Any) -> bool:
     if "request" in value and "response" in value:
         # A harness capture's engine calls have both too.
         return "path" not in value and is_request(decoded(value["request"]))
-    return _is_response(value)
+    return _is_response(value) or _is_batch_output(value) or _is_list(value)
 
 
 def parse(value: Any) -> Iterable[Row]:
-    """Turn a logged call into its row.
+    """Turn a logged call, or each response of a list, into its row.
 
     Raises:
         LineRefused: if it is no call to a chat or completion model.
     """
+    if isinstance(value, dict) and _is_list(value):
+        for one in value["data"]:
+            yield from whole_or_refused(partial(parse, one), {"object": "list", "data": [one]})
+        return
     if isinstance(value, list) or "request" not in value:
-        if not isinstance(value, list) and not _is_response(value):
+        if not recognises(value):
             raise LineRefused("unknown_kind", "neither a logged call nor a response")
+        if isinstance(value, dict) and _is_batch_output(value):
+            value = value["response"]
         value = {"request": None, "response": value}
     response = decoded(value.get("response"))
     if isinstance(response, dict) and isinstance(response.get("data"), list):
@@ -61,6 +69,17 @@ def _is_response(value: Any) -> bool:
         and value.get("object") in _OBJECTS
         and ("choices" in value or "output" in value)
     )
+
+
+def _is_batch_output(value: dict[str, Any]) -> bool:
+    """Whether this is a line of what a batch gave back."""
+    response = value.get("response")
+    return "custom_id" in value and isinstance(response, dict) and "body" in response
+
+
+def _is_list(value: dict[str, Any]) -> bool:
+    data = value.get("data")
+    return value.get("object") == "list" and isinstance(data, list) and any(map(_is_response, data))
 
 
 def _hop(value: dict[str, Any]) -> Hop:

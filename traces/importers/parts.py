@@ -179,8 +179,9 @@ def _reasoning(content: Content, part: dict[str, Any]) -> None:
 
 
 def _call(content: Content, part: dict[str, Any]) -> None:
-    function = part.get("function")
-    inner = function if isinstance(function, dict) else part
+    # OpenAI's custom tools are called with plain text: {"type": "custom", "custom": {...}}.
+    nested = (part.get(name) for name in ("function", "custom"))
+    inner = next((found for found in nested if isinstance(found, dict)), part)
     names = ("arguments", "args", "input", "parameters")
     arguments = next((inner[name] for name in names if inner.get(name) is not None), None)
     call_id = part.get("call_id") or part.get("toolCallId") or part.get("id")

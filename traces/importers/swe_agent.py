@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from serving.records import Message, canonical_json, content_id
-from traces.importers.messages import decoded, read_answer, read_messages
+from traces.importers.cells import mapping
+from traces.importers.messages import read_answer, read_messages
 from traces.importers.rows import LineRefused, Row, refused, whole_or_refused
 from traces.importers.trajectory import (
     AGENT,
@@ -88,11 +89,11 @@ def _run(value: dict[str, Any], part: Any) -> Iterator[Row]:
     messages = read_messages([_raw(entry) for entry in history])
     if len(messages) != len(history):
         raise LineRefused("bad_record", "an entry of the history holds more than one message")
-    info = _object(value.get("info"))
+    info = mapping(value.get("info"))
     steps = value.get("trajectory")
     steps = objects(steps, "trajectory") if steps else []
-    config = _object(decoded(value.get("replay_config")))
-    model = _object(_object(config.get("agent")).get("model"))
+    config = mapping(value.get("replay_config"))
+    model = mapping(mapping(config.get("agent")).get("model"))
     status, error = _status(info.get("exit_status"))
     spoken = _spoken(history, info)
     calls = _queried(history, messages, steps, spoken) or [
@@ -209,7 +210,7 @@ def _conversation(
 
 
 def _task(config: dict[str, Any]) -> str | None:
-    problem = _object(config.get("problem_statement")).get("id")
+    problem = mapping(config.get("problem_statement")).get("id")
     return str(problem) if problem else None
 
 
@@ -222,7 +223,7 @@ def _judged(
     resolved = next(
         (
             found["resolved"]
-            for found in (info, _object(info.get("report")), value, _object(value.get("report")))
+            for found in (info, mapping(info.get("report")), value, mapping(value.get("report")))
             if found.get("resolved") is not None
         ),
         None,
@@ -231,7 +232,3 @@ def _judged(
         yield verdict(trajectory, "resolved", resolved)
     elif resolved is not None:
         yield refused("bad_score", f"resolved {resolved!r} is neither true nor false", part)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from serving.records import UNDATED, Message, canonical_json, content_id
+from traces.importers.cells import mapping
 from traces.importers.messages import read_messages, read_tools, read_usage
 from traces.importers.rows import LineRefused, Row, refused, whole_or_refused
 from traces.importers.trajectory import (
@@ -83,7 +84,7 @@ def _is_simulation(value: dict[str, Any]) -> bool:
 
 def _trajectory(value: dict[str, Any]) -> Iterator[Row]:
     messages = read_messages(objects(value["traj"], "traj"))
-    info = _object(value.get("info"))
+    info = mapping(value.get("info"))
     domain = _domain(messages)
     # An error that ended the run, before its first message or later.
     error = str(info["error"]) if info.get("error") else None
@@ -107,7 +108,7 @@ def _trajectory(value: dict[str, Any]) -> Iterator[Row]:
 def _simulation(value: Any, info: dict[str, Any]) -> Iterator[Row]:
     if not isinstance(value, dict) or not _is_simulation(value):
         raise LineRefused("bad_record", "a simulation has task_id, messages and termination_reason")
-    environment, agent = _object(info.get("environment_info")), _object(info.get("agent_info"))
+    environment, agent = mapping(info.get("environment_info")), mapping(info.get("agent_info"))
     policy = value.get("policy") or environment.get("policy")
     raws = [raw for raw in _flat(objects(value["messages"], "messages")) if _agent_saw(raw)]
     if policy and not any(raw.get("role") == "system" for raw in raws):
@@ -127,11 +128,11 @@ def _simulation(value: Any, info: dict[str, Any]) -> Iterator[Row]:
         task=_task(value["task_id"], domain),
         workload=domain,
         tools=_tools(environment.get("tool_defs")),
-        params=canonical_json(_object(agent.get("llm_args"))),
+        params=canonical_json(mapping(agent.get("llm_args"))),
         started_at=_time(value.get("start_time")) or UNDATED,
     )
     yield from rows(trajectory)
-    reward = _object(value.get("reward_info"))
+    reward = mapping(value.get("reward_info"))
     at = _time(value.get("end_time"))
     part = {"info": info, "simulations": [value]} if info else value
     detail = {**reward, "termination_reason": ended, "trial": value.get("trial")}
@@ -210,7 +211,7 @@ def _tools(definitions: Any) -> str:
     return read_tools(
         [
             {"name": name, "description": tool.get("doc"), "parameters": tool.get("params")}
-            for name, tool in sorted(_object(definitions).items())
+            for name, tool in sorted(mapping(definitions).items())
             if isinstance(tool, dict)
         ]
     )
@@ -218,7 +219,3 @@ def _tools(definitions: Any) -> str:
 
 def _time(value: Any) -> datetime | None:
     return utc(value) if value else None
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

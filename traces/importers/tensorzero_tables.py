@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from serving.records import UNDATED, Feedback, Hop, TargetKind, canonical_json
-from traces.importers.cells import items, mapping, micros, moment, number, text_cell
+from traces.importers.cells import items, mapping, micros, moment, number, required, text_cell
 from traces.importers.messages import decoded, read_answer, read_messages, read_tools
 from traces.importers.parts import json_text
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row
@@ -75,7 +75,7 @@ def _table(row: dict[str, Any]) -> str | None:
         return "inference"
     if has("function_name", "dataset_name", "input"):
         return "datapoint"
-    if has("target_id", "metric_name", "value"):
+    if has("id", "target_id", "metric_name", "value"):
         return "metric"
     if has("target_id", "target_type", "value"):
         return "comment"
@@ -86,13 +86,13 @@ def _table(row: dict[str, Any]) -> str | None:
 
 def _inference(row: dict[str, Any]) -> Iterable[Row]:
     """Yield the hop of an inference, and the answer that was preferred to its own, if any."""
-    inference_id = _required(row, "inference_id" if "inference_id" in row else "id")
+    inference_id = required(row, "inference_id" if "inference_id" in row else "id")
     own, better = row.get("output"), None
     rejected = items(row.get("dispreferred_outputs"))
     if rejected:
         # The API lists the demonstration as the output, and what was answered as dispreferred.
         own, better = rejected[0], own
-    served = _required(row, "variant_name")
+    served = required(row, "variant_name")
     hop = _hop(row, inference_id, served=served, output=own)
     yield hop_row(hop)
     if better is not None:
@@ -110,7 +110,7 @@ def _datapoint(row: dict[str, Any]) -> Row:
         return Row("skipped", {"reason": "datapoint_replaced"})
     if decoded(row.get("output")) in (None, "", [], {}):
         return Row("skipped", {"reason": "datapoint_without_output"})
-    return hop_row(_hop(row, _required(row, "id"), served=None, output=row["output"]))
+    return hop_row(_hop(row, required(row, "id"), served=None, output=row["output"]))
 
 
 def _hop(row: dict[str, Any], call_id: str, *, served: str | None, output: Any) -> Hop:
@@ -126,7 +126,7 @@ def _hop(row: dict[str, Any], call_id: str, *, served: str | None, output: Any) 
         user=_user(row),
         seq=micros(started_at),
         role="answer",
-        model=_required(row, "function_name"),
+        model=required(row, "function_name"),
         served_name=served,
         messages=read_messages(_input(row["input"])),
         tools=_tools(row),
@@ -145,7 +145,7 @@ def _hop(row: dict[str, Any], call_id: str, *, served: str | None, output: Any) 
 
 
 def _feedback(row: dict[str, Any], table: str) -> Feedback:
-    target_id = _required(row, "inference_id" if table == "demonstration" else "target_id")
+    target_id = required(row, "inference_id" if table == "demonstration" else "target_id")
     at = _time_of_id(row.get("id")) or moment(row.get("timestamp")) or UNDATED
     tags = mapping(row.get("tags"))
     user = text_cell(tags, "author", "user_id", "user")
@@ -166,7 +166,7 @@ def _feedback(row: dict[str, Any], table: str) -> Feedback:
     return signal(
         NAME,
         target,
-        _required(row, "metric_name"),
+        required(row, "metric_name"),
         score=score,
         annotator="model" if automatic else "human" if _HUMAN in tags else None,
         user=user,
@@ -227,8 +227,8 @@ def _answer(output: Any) -> Any:
     """Read an output: content blocks, a JSON function's raw and parsed, or plain text."""
     output = decoded(output)
     if isinstance(output, dict) and ("raw" in output or "parsed" in output):
-        raw = output.get("raw")
-        output = raw if isinstance(raw, str) else json_text(output.get("parsed"))
+        raw, parsed = output.get("raw"), output.get("parsed")
+        output = raw if isinstance(raw, str) or parsed is None else json_text(parsed)
     elif isinstance(output, dict) and "type" not in output:
         output = canonical_json(output)
     if isinstance(output, list):
@@ -261,13 +261,6 @@ def _params(row: dict[str, Any]) -> dict[str, Any]:
 
 def _user(row: dict[str, Any]) -> str | None:
     return text_cell(mapping(row.get("tags")), "user_id", "user")
-
-
-def _required(row: dict[str, Any], name: str) -> str:
-    found = text_cell(row, name)
-    if found is None:
-        raise LineRefused("bad_record", f"{name} is empty")
-    return found
 
 
 def _true(value: Any) -> bool:
