@@ -62,6 +62,7 @@ class Stage(StrEnum):
     cycle = "cycle"
     ingest = "ingest"
     attribute = "attribute"
+    upkeep = "upkeep"
     curate = "curate"
     train = "train"
     gate = "gate"
@@ -114,6 +115,7 @@ def run(
             "sources": (path,) if path else None,
             "format": format,
         },
+        settle=not dry_run,
     )
     from flows import manual
 

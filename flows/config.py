@@ -19,6 +19,7 @@ from serving.errors import MolError
 from serving.records import content_id
 from serving.slots import DEFAULT_PROFILE
 from traces.config import LakeConfig
+from traces.lake_address import address_of, settle_address
 from traces.locations import is_url
 from training.config import HeadConfig, TrainConfig
 
@@ -122,19 +123,31 @@ class Settings(BaseModel):
 
 
 def load_settings(
-    file: Path | None, flags: Sequence[str] = (), overrides: dict[str, Any] | None = None
+    file: Path | None,
+    flags: Sequence[str] = (),
+    overrides: dict[str, Any] | None = None,
+    *,
+    settle: bool = True,
 ) -> Settings:
     """Compose settings from a TOML file, dotted flags and named options, in that order.
 
-    Paths in the file are relative to the current folder.
+    Paths in the file are relative to the current folder. Settings with an address for the
+    lake make it the home's, unless `settle` is false.
 
     Raises:
         SettingsInvalid: naming the field, the value and what is allowed.
+        LakeAddressRefused: if the home's lake is somewhere else.
     """
     raw: dict[str, Any] = _read(file) if file else {}
     for key, value in _parse_flags(flags):
         _place(raw, key.split("."), value)
     raw |= {key: value for key, value in (overrides or {}).items() if value is not None}
+    settings = _validate(raw)
+    (settle_address if settle else address_of)(settings.home, settings.lake)
+    return settings
+
+
+def _validate(raw: dict[str, Any]) -> Settings:
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:

@@ -10,6 +10,7 @@ from flows.config import Settings
 from flows.console import tell
 from flows.prefect_server import prefect_api
 from serving.disk import DiskFull
+from traces.lake_address import address_of, settle_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ def run(settings: Settings, stage: str) -> Outcome:
     """
     check(settings, stage)
     make_home(settings.home)
+    settle_address(settings.home, settings.lake)
     with prefect_api(settings.home):
         if stage == "cycle":
             from flows.cycle import cycle
@@ -57,6 +59,7 @@ def check(settings: Settings, stage: str) -> None:
     from traces.locations import local_path
     from training.artifact import BaseNotFound
 
+    address_of(settings.home, settings.lake)
     profile = stages.profile_in_force(settings)
     if settings.slot is not None:
         profile.slot(settings.slot)
@@ -111,6 +114,14 @@ def _attribute(settings: Settings) -> Outcome:
     return Outcome(report.model_dump(mode="json"))
 
 
+def _upkeep(settings: Settings) -> Outcome:
+    from flows import story, tasks
+
+    report = tasks.upkeep(settings)
+    story.tell_upkeep(report)
+    return Outcome(report.model_dump(mode="json"))
+
+
 def _curate(settings: Settings) -> Outcome:
     from flows import story, tasks
 
@@ -155,6 +166,7 @@ def _lineage(settings: Settings) -> Outcome:
 _STAGES: dict[str, Callable[[Settings], Outcome]] = {
     "ingest": _ingest,
     "attribute": _attribute,
+    "upkeep": _upkeep,
     "curate": _curate,
     "train": _train,
     "gate": _gate,
@@ -175,6 +187,11 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
     from traces.locations import local_path, shown
 
     check(settings, stage)
+    if stage == "upkeep":
+        from flows import story
+
+        report = stages.upkeep_stage(settings, dry_run=True)
+        return [{"stage": stage, "would": what} for what in story.upkeep_lines(report)]
     order = ["ingest", "attribute", "curate", "train", "gate", "promote", "lineage"]
     steps: list[dict[str, Any]] = []
     sources = stages.named_sources(settings) if stage in ("cycle", "ingest") else ()

@@ -80,13 +80,15 @@ def attribute_stage(settings: Settings, progress: Progress | None = None) -> "At
     return attribute(settings.home, profile_in_force(settings), progress)
 
 
-def upkeep_stage(settings: Settings, progress: Progress | None = None) -> "UpkeepReport":
+def upkeep_stage(
+    settings: Settings, progress: Progress | None = None, *, dry_run: bool = False
+) -> "UpkeepReport":
     """Keep the lake small and quick; what datasets were made from stays readable."""
     from curation.manifest import list_manifests
     from traces.upkeep import upkeep
 
     used = {manifest.snapshot_id for manifest in list_manifests(settings.home)}
-    return upkeep(settings.home, settings.lake, used, progress=progress)
+    return upkeep(settings.home, settings.lake, used, dry_run=dry_run, progress=progress)
 
 
 def rank_slots(settings: Settings, by_slot: dict[str, dict[str, int]]) -> list[str]:

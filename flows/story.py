@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from promotion.state import SlotState
     from traces.attribute import AttributeReport
     from traces.ingest import IngestReport
+    from traces.upkeep import UpkeepReport
     from training.runs import TrainedAdapter
 
 
@@ -32,7 +33,11 @@ def tell_ingest(report: "IngestReport") -> None:
             if funnel[f"{kind}_in"]:
                 came, added, known = (funnel[f"{kind}_{n}"] for n in ("in", "added", "known"))
                 indent = "  " if mixed else ""
-                tell(f"          {indent}{kind}: {came} in, {added} new, {known} known already")
+                old = funnel.get(f"{kind}_expired", 0)
+                late = f", {old} of days that have left the lake" if old else ""
+                tell(
+                    f"          {indent}{kind}: {came} in, {added} new, {known} known already{late}"
+                )
     for name, sentences in report.noticed.items():
         tell(f"          {name} {'; '.join(sentences)}")
     if f.get("turns_joined") or f.get("turns_updated"):
@@ -61,6 +66,36 @@ def tell_attribute(report: "AttributeReport") -> None:
             f"          {slot}: {n['turns']} turns, {n['failed']} failed, "
             f"{n['blamed']} blamed on it"
         )
+
+
+def tell_upkeep(report: "UpkeepReport") -> None:
+    """Tell what upkeep did to the lake."""
+    first, *rest = upkeep_lines(report)
+    tell(f"UPKEEP    {first}")
+    for text in rest:
+        tell(f"          {text}")
+
+
+def upkeep_lines(report: "UpkeepReport") -> list[str]:
+    """Return what upkeep did, or would do, a line a step."""
+    s = report.snapshots
+    lines = [
+        f"{table}: {n['before']} rows, {n['deleted']} older than {report.kept_since} deleted, "
+        f"{n['kept']} kept"
+        for table, n in report.rows.items()
+        if n["deleted"]
+    ]
+    about = "about " if report.dry_run else ""
+    size = f"{report.bytes_before / 1e6:.1f} MB"
+    size += "" if report.dry_run else f" -> {report.bytes_after / 1e6:.1f} MB"
+    return [
+        *(lines or ["no rows are too old"]),
+        f"files: {report.files_before} -> {about}{report.files_after}, {size}",
+        f"snapshots: {s['before']}, {s['expired']} expired, {s['kept']} young, "
+        f"{s['kept_for_datasets']} kept for datasets",
+        f"removed: {report.files_removed} files that nothing refers to, "
+        f"{report.orphans_removed} that killed commits had left",
+    ]
 
 
 def tell_dataset(manifest: "Manifest") -> None:
