@@ -23,15 +23,18 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from prefect import Flow, flow, serve
+from prefect import Flow, flow, get_client, serve
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import (
     ConcurrencyLimitConfig,
     ConcurrencyLimitStrategy,
     FlowRun,
     State,
+    StateType,
 )
 from prefect.deployments.runner import RunnerDeployment
 from prefect.schedules import Cron, Interval, Schedule
+from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
 
 from flows import manual, story, tasks
@@ -114,7 +117,7 @@ def plan(config: ScheduleConfig) -> list[Planned]:
     """
     try:
         ZoneInfo(config.timezone)
-    except (ValueError, OSError) as error:
+    except (KeyError, ValueError, OSError) as error:
         raise SettingsInvalid(
             f"Setting 'schedule.timezone': {config.timezone!r} is no time zone. Give an IANA "
             "name such as UTC or Europe/Berlin."
@@ -145,6 +148,22 @@ def deployments(
         for planned in plan(settings)
         if planned.schedule
     ]
+
+
+def end_dead_runs() -> int:
+    """Mark runs that a killed schedule left as crashed, so that they hold up no others.
+
+    Only for a server that no other schedule uses: there, none can be alive when one begins.
+    """
+    kinds = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    under_way = FlowRunFilterState(type=FlowRunFilterStateType(any_=kinds))
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_runs(flow_run_filter=FlowRunFilter(state=under_way))
+        # One without a deployment is somebody's `flows run`.
+        dead = [run for run in found if run.deployment_id]
+        for run in dead:
+            client.set_flow_run_state(run.id, Crashed(message="The schedule was killed."))
+    return len(dead)
 
 
 def serve_schedule(settings: Settings, config: Path | None, flags: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Annotated
 import typer
 
 from flows.config import load_settings
+from flows.console import say
 from serving.errors import MolError
 
 
@@ -41,9 +43,12 @@ def schedule(
     manual.make_home(settings.home)
     # Until Prefect takes over, SIGTERM ends what was started here.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    own_server = not os.environ.get("PREFECT_API_URL")
     with alone(settings.home), prefect_api(settings.home, scheduling=True):
-        from flows.schedule import serve_schedule
+        from flows.schedule import end_dead_runs, serve_schedule
 
+        if own_server and (dead := end_dead_runs()):
+            say(f"  {dead} runs of a schedule that was killed are marked as crashed")
         serve_schedule(settings, config, context.args)
 
 
