@@ -81,11 +81,7 @@ def upkeep_flow(
     """Keep the lake small and quick."""
     settings = _settings(config, home, flags)
     with _turn(settings.home, "upkeep"):
-        report = tasks.upkeep(settings)
-    say(
-        f"UPKEEP    {report.files_before} files before, {report.files_after} after; "
-        f"{report.snapshots['expired']} snapshots expired, {report.files_removed} files removed"
-    )
+        story.tell_upkeep(tasks.upkeep(settings))
 
 
 @flow(name="cycle", **_OPTIONS)
