@@ -23,6 +23,7 @@ from traces.ingest import ingest
 from traces.lake import Lake
 from traces.lake_address import LakeAddressRefused, settle_address
 from traces.read import read_turns
+from traces.upkeep import upkeep
 from traces.views import query
 
 pytestmark = [
@@ -79,6 +80,16 @@ ingest(Path(sys.argv[1]), Path(sys.argv[2]), batch_lines=20)
 """
 
 
+CONTENT = ("hops", "turns", "feedback", "messages", "outcomes", "blame", "quarantine")
+
+
+def objects(home: Path, cluster: LakeConfig) -> int:
+    """Count the lake's objects in S3."""
+    with Lake.open(home, read_only=True) as lake:
+        found = lake.connection.execute(f"FROM glob('{cluster.data}/**')").fetchall()
+    return len(found)
+
+
 def test_two_machines_ingesting_the_same_files_at_once_make_the_rows_of_the_default_lake(
     tmp_path: Path, cluster: LakeConfig, spool: Path
 ) -> None:
@@ -98,6 +109,10 @@ def test_two_machines_ingesting_the_same_files_at_once_make_the_rows_of_the_defa
 
     assert tables(homes[1]) == tables(tmp_path / "default")
     assert not ingest(homes[1], spool).added
+    before = objects(homes[0], cluster)
+    report = upkeep(homes[0], LakeConfig(keep_snapshots_days=0, keep_files_hours=0))
+    assert objects(homes[0], cluster) == report.files_after < before
+    assert tables(homes[1], *CONTENT) == tables(tmp_path / "default", *CONTENT)
     assert query(homes[1], "SELECT count(*) FROM v_turns WHERE success")[1] == [(TURNS * 2 // 3,)]
     assert list(read_turns(homes[0])) == list(read_turns(tmp_path / "default"))
     assert not list((tmp_path / "one").rglob("*.parquet"))
