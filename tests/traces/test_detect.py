@@ -103,6 +103,8 @@ def test_a_packed_file_that_still_grows_is_followed(tmp_path: Path, pack: object
         (b'{"prompt": "a", "response": "b", "model": "m"}\n', "keys 'prompt'"),
         (b'{"request": {"url": "/", "input": null}, "response": {"status": 200}}\n', "'request'"),
         (b'{"name": "accuracy", "value": 0.5, "source": "nightly"}\n', "keys 'name'"),
+        (b'{"task_id": 7, "traj": [[0.5, 1.0]], "reward": 1.0}\n', "keys 'task_id'"),
+        (b'{"history": [{"agent": "a", "content": "b"}]}\n', "keys 'history'"),
         (b'{"run_id": 7, "key": "loss", "score": 0.5}\n', "keys 'run_id'"),
         (b'{"target_id": "a", "metric_name": "cpu", "value": 0.5}\n', "keys 'target_id'"),
     ],

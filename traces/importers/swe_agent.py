@@ -57,7 +57,9 @@ def _is_run(values: list[Any]) -> bool:
     if isinstance(values[0].get("trajectory"), list):
         return True
     # A demonstration is a history alone.
-    return bool(history) and all(isinstance(one, dict) and "agent" in one for one in history)
+    return bool(history) and all(
+        isinstance(one, dict) and one.keys() >= {"agent", "role"} for one in history
+    )
 
 
 def parse(value: Any) -> Iterator[Row]:

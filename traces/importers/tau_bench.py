@@ -71,7 +71,10 @@ def parse(value: Any) -> Iterator[Row]:
 
 
 def _is_trajectory(value: dict[str, Any]) -> bool:
-    return value.keys() >= {"task_id", "traj"}
+    # Recordings of robots and games have a `traj` too, of states.
+    first = value["traj"][:1] if isinstance(value.get("traj"), list) else []
+    spoken = all(isinstance(one, dict) and "role" in one for one in first)
+    return value.keys() >= {"task_id", "traj"} and spoken
 
 
 def _is_results(value: dict[str, Any]) -> bool:
