@@ -120,12 +120,54 @@ def test_tool_calls_of_a_column_of_their_own() -> None:
         json.dumps({"role": "user", "content": "Weather?"}),
         json.dumps({"args": [], "kwargs": {"messages": [{"role": "user", "content": "Weather?"}]}}),
         json.dumps([{"type": "human", "data": {"content": "Weather?"}}]),
+        json.dumps(
+            [
+                {
+                    "role": "user",
+                    "additional_kwargs": {},
+                    "blocks": [{"block_type": "text", "text": "Weather?"}],
+                }
+            ]
+        ),
+        json.dumps({"contents": [{"role": "user", "parts": [{"text": "Weather?"}]}]}),
     ],
 )
 def test_an_input_of_any_shape(given: str) -> None:
     assert [(m["role"], m["content"]) for m in hop_of(generation(input=given))["said"]] == [
         ("user", "Weather?")
     ]
+
+
+GEMINI_CALL = {"functionCall": {"name": "weather", "args": {}}}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "Let me look."},
+                                                                GEMINI_CALL]}}]},
+        {"text": "Let me look.", "toolCalls": [{"toolCallId": "c", "toolName": "weather"}]},
+        ["Let me look.", {"toolCallId": "c", "toolName": "weather", "args": "{}"}],
+    ],
+)  # fmt: skip
+def test_a_call_is_found_in_an_output_of_any_shape(output: Any) -> None:
+    said = hop_of(generation(output=json.dumps(output)))["completion"]
+
+    assert said["content"] == "Let me look."
+    assert [(c["name"], c["arguments"]) for c in said["tool_calls"]] == [("weather", "{}")]
+
+
+def test_geminis_system_instruction_and_counts_are_read() -> None:
+    asked = {"systemInstruction": {"parts": [{"text": "Be brief."}]}, "contents": "Weather?"}
+    counts = {"promptTokenCount": 3, "candidatesTokenCount": 4, "cachedContentTokenCount": 1}
+    answered = {"candidates": [{"content": {"parts": [{"text": "Rain."}]}, "finishReason": "STOP"}],
+                "usageMetadata": counts}  # fmt: skip
+
+    hop = hop_of(generation(input=asked, output=answered, usage_details={}))
+
+    assert [m["content"] for m in hop["said"]] == ["Be brief.", "Weather?"]
+    assert (hop["prompt_tokens"], hop["completion_tokens"], hop["cached_tokens"]) == (3, 4, 1)
+    assert hop["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize("kind", ["SPAN", "EVENT", "TOOL", "AGENT", "EMBEDDING"])

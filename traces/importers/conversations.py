@@ -22,8 +22,10 @@ from traces.importers.messages import (
     finish_reason,
     read_answer,
     read_messages,
+    read_tools,
     read_usage,
 )  # fmt: skip
+from traces.importers.parts import plain_text
 from traces.importers.rows import LineRefused
 
 _ANSWER_KEYS = ("role", "content", "tool_calls", "parts", "function_call", "refusal")
@@ -47,7 +49,7 @@ def read_input(value: Any) -> Asked:
         case {"prompts": list() as prompts}:
             return read_request({"prompt": prompts})
         case {"contents": contents}:
-            return Asked(None, read_messages(contents), "[]", {})
+            return _gemini_input(contents, value)
         case {"prompt": _} | {"input": list() | str()}:
             return read_request(value)
         case list() | str():
@@ -68,6 +70,13 @@ def read_output(value: Any) -> Answered:
             return _generation(generations, mapping(value.get("llm_output")))
         case {"choices": list()} | {"output": list()} | {"type": "message", "content": _}:
             return read_response(value)
+        case {"candidates": [dict() as first, *_]}:
+            made = read_output(first.get("content"))
+            finish, usage = finish_reason(first.get("finishReason")), value.get("usageMetadata")
+            model = text_cell(value, "modelVersion")
+            return replace(made, finish_reason=finish, usage=read_usage(usage), model=model)
+        case {"toolCalls": list() as calls}:
+            return _said({"role": "assistant", "content": value.get("text"), "tool_calls": calls})
         case {"message": dict() as message}:
             made = read_output(message)
             finish = finish_reason(value.get("finish_reason"))
@@ -84,6 +93,14 @@ def read_output(value: Any) -> Answered:
             return _said(value)
         case _:
             return _said(canonical_json(value))
+
+
+def _gemini_input(contents: Any, body: dict[str, Any]) -> Asked:
+    system = body.get("systemInstruction") or body.get("system_instruction")
+    system = system.get("parts") if isinstance(system, dict) else system
+    told = [{"role": "system", "content": plain_text(system)}] if system else []
+    asked = contents if isinstance(contents, list) else [contents]
+    return Asked(None, read_messages([*told, *asked]), read_tools(body.get("tools")), {})
 
 
 def plain_messages(value: Any) -> list[Any]:
@@ -129,7 +146,8 @@ def _from_langchain(told: dict[str, Any], kind: Any) -> dict[str, Any]:
     calls = [*(told.get("tool_calls") or ()), *(told.get("invalid_tool_calls") or ())]
     made = {
         "role": told.get("role") or kind or told.get("type"),
-        "content": told.get("content"),
+        # LlamaIndex has blocks.
+        "content": told["content"] if told.get("content") is not None else told.get("blocks"),
         "tool_calls": calls or more.get("tool_calls"),
         "function_call": None if calls else more.get("function_call"),
         "reasoning_content": more.get("reasoning_content"),

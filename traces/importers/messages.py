@@ -359,14 +359,17 @@ def _tools_of(raw: Any) -> list[dict[str, Any]]:
     return [{"type": "function", "function": function}]
 
 
-_PROMPT = ("prompt_tokens", "input_tokens", "promptTokens", "inputTokens", "input", "prompt")
+_PROMPT = (
+    "prompt_tokens", "input_tokens", "promptTokens", "inputTokens", "promptTokenCount", "input",
+    "prompt",
+)  # fmt: skip
 _COMPLETION = (
-    "completion_tokens", "output_tokens", "completionTokens", "outputTokens", "output",
-    "completion",
+    "completion_tokens", "output_tokens", "completionTokens", "outputTokens",
+    "candidatesTokenCount", "output", "completion",
 )  # fmt: skip
 _CACHED = (
     "cached_tokens", "cache_read_input_tokens", "cache_read", "cachedInputTokens",
-    "input_cached_tokens", "prompt_tokens_cached",
+    "cachedContentTokenCount", "input_cached_tokens", "prompt_tokens_cached",
 )  # fmt: skip
 
 

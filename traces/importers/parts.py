@@ -51,7 +51,8 @@ class Content:
             self.text.append(json_text(value))
 
     def _add_part(self, part: dict[str, Any]) -> None:
-        kind = str(part.get("type") or "").lower()
+        # The Vercel AI SDK records calls without a type.
+        kind = str(part.get("type") or ("tool-call" if "toolName" in part else "")).lower()
         if (read := _READERS.get(kind)) is not None:
             read(self, part)
         elif not kind and (name := next((n for n in _UNTYPED if n in part), None)):
