@@ -65,6 +65,9 @@ def _set_defaults(home: Path) -> None:
         # What fails is raised to the caller, who says it once; Prefect would add a traceback.
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
+        # Prefect would copy its pages into the environment, which may not be ours to write to.
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str((home / "prefect" / "pages").resolve()),
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         # In memory, a limit that a killed run held would be held for good.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
             "prefect.server.concurrency.lease_storage.filesystem"

@@ -23,7 +23,7 @@ COMMANDS = [
     ["traces", "show"], ["datasets", "list"], ["datasets", "show"], ["adapters", "list"],
     ["adapters", "show"], ["runs", "list"], ["runs", "show"], ["router", "train"],
     ["router", "show"], ["router", "rollback"], ["quarantine", "list"], ["quarantine", "show"],
-    ["quarantine", "fix"], ["quarantine", "replay"],
+    ["quarantine", "fix"], ["quarantine", "replay"], ["schedule"],
 ]  # fmt: skip
 
 
