@@ -1,16 +1,13 @@
 """Proves that ingest takes each line once and loses none, whatever is done to the files.
 
 Real DuckLake lakes in `tmp_path`; the traffic is made up, the records are real.
-Kills are real SIGKILLs of a child process at random moments.
+What happens to one that is killed is in `test_crashes`.
 """
 
 import gzip
-import os
 import random
-import signal as signals
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from trace_records import hop, line, says, tables, traffic, turn_of, write_spool
 
 from traces.errors import InputRefused, LakeUnavailable
 from traces.ingest import ingest
+from traces.lake import Lake
 from traces.read import read_turns
 
 REPOSITORY = Path(__file__).parents[2]
@@ -69,6 +67,40 @@ def test_shuffled_and_split_lines_add_no_rows(home: Path, tmp_path: Path) -> Non
 
     assert not report.added
     assert tables(home) == before
+
+
+def test_files_put_together_add_no_rows(home: Path, tmp_path: Path) -> None:
+    parts = [traffic(4), traffic(8)[20:]]
+    files = [write_spool(tmp_path / f"{n}.jsonl", part) for n, part in enumerate(parts)]
+    for file in files:
+        ingest(home, file)
+    before = tables(home)
+    whole = tmp_path / "whole.jsonl"
+    whole.write_bytes(b"".join(file.read_bytes() for file in reversed(files)))
+
+    report = ingest(home, whole)
+
+    assert not report.added
+    # The first part is known as a prefix, the second by its ids.
+    assert report.funnel["hops_known"] == 12
+    assert tables(home) == before
+
+
+def test_small_files_share_a_commit(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    for n in range(6):
+        shared = {"conversation_id": f"c{n}", "turn_id": f"t{n}"}
+        write_spool(tmp_path / "made" / f"{n}.jsonl", [hop(seq=n, **shared)])
+    ingest(home, tmp_path / "made" / "0.jsonl")
+    with Lake.open(home) as lake:
+        before = lake.snapshot_id()
+
+    report = ingest(home, tmp_path / "made")
+
+    assert report.funnel["hops_added"] == 5
+    # One for the hops, one for the join.
+    assert report.snapshot_id == before + 2
+    assert not ingest(home, tmp_path / "made").added
 
 
 def test_a_growing_file_is_followed_and_its_torn_line_waits(home: Path, tmp_path: Path) -> None:
@@ -262,27 +294,6 @@ def child(home: Path, spool: Path) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-
-
-def test_killed_at_random_moments_and_run_again_the_tables_are_the_same(
-    home: Path, tmp_path: Path
-) -> None:
-    spool = write_spool(tmp_path / "s.jsonl", traffic(150))
-    ingest(tmp_path / "whole", spool)
-    chance = random.Random(7)
-
-    kills = 0
-    for _ in range(4):
-        with child(home, spool) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(chance.uniform(0.3, 1.2))
-            kills += process.poll() is None
-            os.kill(process.pid, signals.SIGKILL)
-    ingest(home, spool)
-
-    assert kills > 0
-    assert tables(home) == tables(tmp_path / "whole")
 
 
 def test_two_ingests_at_once_take_each_line_once(home: Path, tmp_path: Path) -> None:
