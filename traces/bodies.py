@@ -13,7 +13,7 @@ the view `v_hops`. No other module puts them together.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -22,8 +22,9 @@ import orjson
 import pyarrow as pa
 from msgspec import Struct
 
-from serving.records import Hop
+from serving.records import Hop, Message
 from traces.additions import add_new
+from traces.errors import LakeUnavailable
 from traces.tables import TABLES, arrow_array, arrow_schema, record_of
 
 _FETCH_ROWS = 1000
@@ -90,6 +91,24 @@ def hops_sql(at: str = "") -> str:
             FROM (SELECT * FROM hops {at}) h
         )
     """
+
+
+def hop_of(
+    row: Mapping[str, Any], message_ids: Sequence[str], messages: Mapping[str, Message]
+) -> Hop:
+    """Return the hop of a row that names its messages, which are at hand.
+
+    Raises:
+        LakeUnavailable: if one of them is not.
+    """
+    lost = next((key for key in message_ids if key not in messages), None)
+    if lost is not None:
+        raise LakeUnavailable(
+            f"Message {lost} of hop {row['hop_id']} is lost: the lake is not whole. Restore its "
+            "files from a backup, or move the lake folder away and ingest the traces again."
+        )
+    bare = record_of(Hop, "v_hops", {**row, "messages": "[]"})
+    return bare.model_copy(update={"messages": tuple(messages[key] for key in message_ids)})
 
 
 def read_hops(

@@ -26,6 +26,7 @@ from traces.join import Groups, HopFacts, RequestFacts, Unit, group, join
 from traces.route_prompts import strip_prompts, tell_texts
 from traces.turn_rows import days_of
 
+_ROLES = "ENUM('system', 'user', 'assistant', 'tool')"
 _ROLE = "json_extract_string(completion, '$.role')"
 _FETCH_ROWS = 2000
 _CHUNK_MESSAGES = 1_000_000
@@ -34,10 +35,16 @@ _BATCH_ROWS = 20_000
 
 def join_loose(connection: duckdb.DuckDBPyConnection, source: str) -> None:
     """Add the turns of one source's hops without a turn id, and of its client requests."""
-    histories = Histories()
     _number_hops(connection, source)
     days = days_of(connection, "join_loose")
     _label_messages(connection, days)
+    _write_units(connection, source, days)
+    _add_turns(connection, source)
+
+
+def _write_units(connection: duckdb.DuckDBPyConnection, source: str, days: str) -> None:
+    """Join, and write down what is whose; here most of the memory is Python's."""
+    histories = Histories()
     requests = _requests(connection, source, histories)
     grouped = group(_facts(connection, histories), texts=bool(requests))
     histories.freeze()
@@ -49,7 +56,6 @@ def join_loose(connection: duckdb.DuckDBPyConnection, source: str) -> None:
     _write(connection, "join_units", _UNITS, _unit_rows(units, heads))
     _write(connection, "join_unit_groups", _PARTS, _unit_groups(units))
     _write(connection, "join_unit_requests", _PARTS, _unit_requests(units))
-    _add_turns(connection, source)
 
 
 def _number_hops(connection: duckdb.DuckDBPyConnection, source: str) -> None:
@@ -83,13 +89,13 @@ def _label_messages(connection: duckdb.DuckDBPyConnection, days: str) -> None:
     connection.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE join_labels AS
-        SELECT message_id, any_value(role) AS role, any_value({label_sql("body", "role")}) AS label,
-               any_value({text_hash_sql("json_extract_string(body, '$.content')")}) AS text,
-               any_value(CASE WHEN role = 'tool' THEN
-                   nullif(json_extract_string(body, '$.tool_call_id'), '') END) AS call
+        SELECT day, message_id, role::{_ROLES} AS role, {label_sql("body", "role")} AS label,
+               {text_hash_sql("json_extract_string(body, '$.content')")} AS text,
+               CASE WHEN role = 'tool' THEN md5_number_lower(
+                   nullif(json_extract_string(body, '$.tool_call_id'), '')) END AS call
         FROM (SELECT * FROM messages WHERE {days})
-        SEMI JOIN (SELECT unnest(message_ids) AS message_id FROM join_loose) USING (message_id)
-        GROUP BY message_id
+        SEMI JOIN (SELECT DISTINCT day, unnest(message_ids) AS message_id FROM join_loose)
+            USING (day, message_id)
         """
     )
 
@@ -113,20 +119,20 @@ _FACTS = f"""
     WITH part AS (SELECT * FROM join_loose WHERE n BETWEEN $low AND $high),
     seen AS MATERIALIZED (
         SELECT p.n, p.place, l.role, l.label, l.text, l.call
-        FROM (SELECT n, unnest(message_ids) AS message_id,
+        FROM (SELECT n, day, unnest(message_ids) AS message_id,
                      generate_subscripts(message_ids, 1) AS place FROM part) p
-        JOIN join_labels l USING (message_id)),
+        JOIN join_labels l USING (day, message_id)),
     ends AS (
-        SELECT n, list(label ORDER BY place) FILTER (role <> 'system') AS labels,
+        SELECT n, list({{'place': place, 'label': label}}) FILTER (role <> 'system') AS labels,
                arg_max(text, place) FILTER (role = 'user') AS text,
                coalesce(max(place) FILTER (role <> 'tool'), 0) AS last_other
         FROM seen GROUP BY n),
     results AS (
-        SELECT n, list(md5_number_lower(call) ORDER BY place) AS calls
+        SELECT n, list(call) AS calls
         FROM seen JOIN ends USING (n) WHERE place > last_other AND call IS NOT NULL GROUP BY n)
     SELECT p.key, p."user", p.role, p.ok, epoch_us(p.started_at),
            coalesce(e.text, {text_hash_sql("NULL")}), coalesce(r.calls, []), p.calls, p.said,
-           coalesce(e.labels, [])
+           coalesce(list_transform(list_sort(e.labels), lambda m: m.label), [])
     FROM part p LEFT JOIN ends e USING (n) LEFT JOIN results r USING (n)
     ORDER BY n
 """

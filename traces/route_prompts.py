@@ -81,10 +81,10 @@ def _texts_sql(days: str) -> str:
                 WHERE role = 'answer' GROUP BY number),
     wanted AS (SELECT * FROM hops WHERE role = 'route'
                UNION ALL SELECT hops.* FROM hops SEMI JOIN answers USING (n)),
-    seen AS (SELECT n, unnest(message_ids) AS message_id,
+    seen AS (SELECT n, day, unnest(message_ids) AS message_id,
                     generate_subscripts(message_ids, 1) AS place FROM wanted),
     final AS (SELECT s.n, arg_max(s.message_id, s.place) AS message_id
-              FROM seen s JOIN join_labels l USING (message_id)
+              FROM seen s JOIN join_labels l USING (day, message_id)
               WHERE l.role = 'user' GROUP BY s.n)
     SELECT w.number, w.n, w.role, w.first, json_extract_string(m.body, '$.content') AS text
     FROM wanted w JOIN final f USING (n)
