@@ -117,6 +117,44 @@ def test_a_growing_run_keeps_its_id(tmp_path: Path) -> None:
     assert query(tmp_path / ".mol", "SELECT len(hop_ids) FROM turns")[1] == [(len(wanted),)]
 
 
+def test_a_run_of_mini_swe_agent_is_one_turn() -> None:
+    def answer(number: int, **more: Any) -> dict[str, Any]:
+        usage = {"prompt_tokens": 10 * number, "completion_tokens": number}
+        response = {"id": f"r{number}", "model": "L2@0123456789ab", "created": 1775802340 + number,
+                    "object": "chat.completion", "usage": usage,
+                    "choices": [{"finish_reason": "tool_calls", "message": more}]}  # fmt: skip
+        extra = {"response": response, "timestamp": 1775802340.5 + number, "cost": 0.1}
+        return {"role": "assistant", **more, "extra": extra}
+
+    call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
+    run = {
+        "info": {"mini_version": "2.2.7", "exit_status": "Submitted", "submission": "diff",
+                 "config": {"model": {"model_name": "p/L2", "model_kwargs": {"temperature": 0.5}}}},
+        "messages": [
+            {"role": "system", "content": "You are a programmer."},
+            {"role": "user", "content": "Fix the colon."},
+            answer(1, content=None, tool_calls=[call]),
+            {"role": "tool", "tool_call_id": "c1", "content": "a.py", "extra": {"timestamp": 1.0}},
+            answer(2, content="Done."),
+            {"role": "exit", "content": "diff", "extra": {"exit_status": "Submitted"}},
+        ],
+        "instance_id": "o__r-1", "trajectory_format": "mini-swe-agent-1.1",
+    }  # fmt: skip
+
+    found, growing = read(run), read({**run, "messages": run["messages"][:3]})
+    first, second = found["hops"]
+    (turn,) = found["turns"]
+
+    assert growing["hops"] == [first]
+    assert (first["model"], first["served_name"]) == ("p/L2", "L2@0123456789ab")
+    assert (first["params"], first["finish_reason"]) == ({"temperature": 0.5}, "tool_calls")
+    assert [m["tool_call_id"] for m in second["said"][2:]] == [None, "c1"]
+    assert (second["response_id"], second["prompt_tokens"], second["duration_s"]) == ("r2", 20, 0.5)
+    assert (turn["task"], turn["request"], turn["status"]) == ("o__r-1", "Fix the colon.", "ok")
+    assert (turn["slot"], turn["digest"], turn["tail"]) == ("L2", "0123456789ab", [])
+    assert 1.0 < turn["duration_s"] < 2.0
+
+
 def test_a_run_that_submitted_nothing_failed(tmp_path: Path) -> None:
     ends = ("submitted", "submitted (exit_cost)", "exit_context", "early_exit")
     runs = [

@@ -1,11 +1,12 @@
-"""Importer of SWE-agent's `.traj` files: one coding agent's run at one issue.
+"""Importer of SWE-agent's and mini-SWE-agent's `.traj` files: a coding agent's run at one issue.
 
 A run is one turn: the issue, and every step the agent took. `history` is what the agent and its
 environment said, demonstrations among it (`is_demo`), which were seen but are no steps of this
 run. From SWE-agent 1.1 on each step of `trajectory` also has the exact `query` it answered; then
 that is what the hop saw, and steps that were asked again after a format error are hops too. A run
-of several attempts has each of them in `attempts`. Source: `sweagent/types.py` and
-`agent/agents.py` of SWE-agent 0.7 to 1.1.
+of several attempts has each of them in `attempts`. mini-SWE-agent has `messages` alone, from
+version 2 on with the API's response in the `extra` of an answer. Source: `sweagent/types.py` and
+`agent/agents.py` of SWE-agent 0.7 to 1.1; `agents/default.py` of mini-SWE-agent 1.0 to 2.3.
 
 The run failed if it ended with an exit other than a submission (`exit_cost`, `exit_context`, ...);
 one that submitted what it had by then (`submitted (exit_cost)`) answered. Whether the patch
@@ -16,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from serving.records import Message, canonical_json, content_id
-from traces.importers.cells import mapping
+from serving.records import UNDATED, Message, canonical_json, content_id
+from traces.importers.cells import mapping, moment, seconds_between
+from traces.importers.chat_bodies import read_response
 from traces.importers.messages import read_answer, read_messages
 from traces.importers.rows import LineRefused, Row, refused, whole_or_refused
 from traces.importers.trajectory import (
@@ -36,7 +38,7 @@ from traces.importers.trajectory import (
 NAME = "swe-agent"
 
 _SAMPLING = ("temperature", "top_p")
-_ABOUT_RUN = ("exit_status", "submission", "model_stats", "swe_agent_version")
+_ABOUT_RUN = ("exit_status", "submission", "model_stats", "swe_agent_version", "mini_version")
 
 
 def recognises(value: Any) -> bool:
@@ -45,7 +47,7 @@ def recognises(value: Any) -> bool:
         return False
     if isinstance(value.get("attempts"), list) and _is_run(value["attempts"][:1]):
         return True
-    return _is_run([value])
+    return _is_run([value]) or _is_mini(value)
 
 
 def _is_run(values: list[Any]) -> bool:
@@ -62,6 +64,11 @@ def _is_run(values: list[Any]) -> bool:
     )
 
 
+def _is_mini(value: dict[str, Any]) -> bool:
+    info = value.get("info")
+    return isinstance(info, dict) and "mini_version" in info and "messages" in value
+
+
 def parse(value: Any) -> Iterator[Row]:
     """Yield the rows of one run, or of each of its attempts.
 
@@ -70,6 +77,9 @@ def parse(value: Any) -> Iterator[Row]:
     """
     if not isinstance(value, dict):
         raise LineRefused("unknown_kind", f"a {type(value).__name__} is no trajectory")
+    if _is_mini(value):
+        yield from _run(_of_mini(value), value)
+        return
     attempts = value.get("attempts")
     if not isinstance(attempts, list) or not attempts:
         yield from _run(value, value)
@@ -78,6 +88,22 @@ def parse(value: Any) -> Iterator[Row]:
     for attempt in attempts:
         part = {**settings, "attempts": [attempt]}
         yield from whole_or_refused(partial(_attempt, settings, attempt, part), part)
+
+
+def _of_mini(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a run of mini-SWE-agent in the form of SWE-agent's."""
+    said = objects(value["messages"], "messages")
+    model = mapping(mapping(value["info"].get("config")).get("model"))
+    named = {**mapping(model.get("model_kwargs")), "name": model.get("model_name")}
+    return {
+        # An entry of the role `exit` is the program's own note on how it ended.
+        "history": [entry for entry in said if entry.get("role") != "exit"],
+        "info": value["info"],
+        "replay_config": {
+            "agent": {"model": named},
+            "problem_statement": {"id": value.get("instance_id")},
+        },
+    }
 
 
 def _attempt(settings: dict[str, Any], attempt: Any, part: Any) -> Iterator[Row]:
@@ -120,6 +146,7 @@ def _run(value: dict[str, Any], part: Any) -> Iterator[Row]:
         model=str(model.get("name") or AGENT),
         task=_task(config),
         params=canonical_json({k: model[k] for k in _SAMPLING if model.get(k) is not None}),
+        started_at=next((told for c in calls if (told := c.fields.get("started_at"))), UNDATED),
     )
     yield from rows(trajectory)
     yield from _judged(trajectory, value, info, part)
@@ -128,7 +155,8 @@ def _run(value: dict[str, Any], part: Any) -> Iterator[Row]:
 def _raw(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry as a chat message; the agents make one tool call a step."""
     ids = entry.get("tool_call_ids")
-    kept = {k: entry[k] for k in ("role", "content", "tool_calls") if entry.get(k) is not None}
+    names = ("role", "content", "tool_calls", "tool_call_id")
+    kept = {k: entry[k] for k in names if entry.get(k) is not None}
     if "role" not in kept:
         raise LineRefused("bad_record", "an entry of the history has no role")
     return {**kept, "tool_call_id": ids[0]} if isinstance(ids, list) and ids else kept
@@ -188,13 +216,29 @@ def _is_step(entry: dict[str, Any], step: dict[str, Any]) -> bool:
 def _fields(entry: dict[str, Any]) -> Fields:
     blocks = entry.get("thinking_blocks")
     thought = read_answer(blocks).reasoning if isinstance(blocks, list) else None
-    return {"reasoning": thought}
+    extra = mapping(entry.get("extra"))
+    response = mapping(extra.get("response"))
+    if not response:
+        return {"reasoning": thought}
+    told = read_response(response)
+    began, ended = moment(told.created), moment(extra.get("timestamp"))
+    return {
+        "reasoning": thought or told.reasoning,
+        "finish_reason": told.finish_reason,
+        "response_id": told.response_id,
+        "served_name": told.model,
+        "prompt_tokens": told.usage.prompt_tokens,
+        "completion_tokens": told.usage.completion_tokens,
+        "cached_tokens": told.usage.cached_tokens,
+        "duration_s": seconds_between(began, ended) or 0.0,
+        **({"started_at": began} if began else {}),
+    }
 
 
 def _status(exit_status: Any) -> tuple[Status | None, str | None]:
     """Return the turn's status and why; None leaves it to the calls."""
     text = str(exit_status or "")
-    if not text or text.startswith("submitted"):
+    if not text or text.lower().startswith("submitted"):
         return None, None
     return "failed", text
 
@@ -204,11 +248,12 @@ def _conversation(
 ) -> str:
     """Return an id that a run keeps while its file is still growing.
 
-    Its first step tells it from other runs, by the time that took to the last digit; files of
-    before SWE-agent 1.0 have no such time and count as a whole.
+    Its first step tells it from other runs, by the time that took to the last digit, or in
+    mini-SWE-agent the time of the first answer; files of before have no times and count as a whole.
     """
-    timed = steps and isinstance(steps[0].get("execution_time"), float)
-    return content_id([value.get("environment"), steps[0] if timed else history])
+    timed = [step for step in steps[:1] if isinstance(step.get("execution_time"), float)]
+    timed += [entry for entry in history if mapping(entry.get("extra")).get("timestamp")]
+    return content_id([value.get("environment"), timed[0] if timed else history])
 
 
 def _task(config: dict[str, Any]) -> str | None:
