@@ -3,11 +3,13 @@
 In: a home folder and a query. Out: column names and rows. By hand: `flows sql`.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import duckdb
 
@@ -69,7 +71,8 @@ def describe() -> list[tuple[str, str]]:
 def attach_statements(home: Path) -> str:
     """Return what to paste into any DuckDB client to have the lake there, read-only.
 
-    It holds no secret: PGPASSWORD and the keys of object storage are the client's own.
+    It holds no secret: DuckDB's extensions read PGPASSWORD, AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY and AWS_REGION from the client's own environment.
 
     Raises:
         LakeNotFound: if nothing was ingested yet.
@@ -83,8 +86,11 @@ def attach_statements(home: Path) -> str:
         needs, target = "postgres", f"postgres:{address.catalog}"
     extensions = ["ducklake", needs, *(["httpfs"] if address.data is not None else [])]
     lines = [f"INSTALL {name}; LOAD {name};" for name in extensions]
-    if address.data is not None:
-        lines.append("CREATE SECRET (TYPE s3, PROVIDER credential_chain);")
+    if address.data is not None and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
+        url = urlsplit(endpoint)
+        place = quoted(url.netloc + url.path.rstrip("/"))
+        lines.append(f"SET s3_endpoint = {place}; SET s3_url_style = 'path';")
+        lines.append(f"SET s3_use_ssl = {str(url.scheme != 'http').lower()};")
     data = f"{address.data}/" if address.data is not None else f"{root / 'data'}/"
     options = f"DATA_PATH {quoted(data)}, OVERRIDE_DATA_PATH true, READ_ONLY"
     lines.append(f"ATTACH {quoted(f'ducklake:{target}')} AS lake ({options});")

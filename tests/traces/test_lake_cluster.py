@@ -24,7 +24,7 @@ from traces.lake import Lake
 from traces.lake_address import LakeAddressRefused, settle_address
 from traces.read import read_turns
 from traces.upkeep import upkeep
-from traces.views import query
+from traces.views import attach_statements, query
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -220,3 +220,27 @@ def test_no_secret_is_kept_or_said(
         kept.append(str(connection.execute("SELECT * FROM ducklake_metadata").fetchall()))
 
     assert [text for text in said + kept if any(secret in text for secret in secrets)] == []
+
+
+def test_a_bare_client_attaches_it_by_the_printed_statements(
+    home: Path, cluster: LakeConfig, spool: Path
+) -> None:
+    settle_address(home, cluster)
+    ingest(home, spool)
+    statements = attach_statements(home)
+    code = f"""
+from duckdb_extensions import import_extension
+for name in ("ducklake", "postgres_scanner", "httpfs"):
+    import_extension(name)
+import duckdb
+connection = duckdb.connect()
+connection.execute({statements!r})
+print(connection.execute("SELECT sum(turns) FROM v_success").fetchone())
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == f"({TURNS},)\n"
+    assert PASSWORD not in statements
+    assert "secret" not in statements.lower()

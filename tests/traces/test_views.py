@@ -196,6 +196,9 @@ def test_lineage_goes_from_an_answer_to_rows_and_back(ask: Ask) -> None:
 
     assert sorted(forth) == [(f"t{n:03d}", "e1", "t003") for n in range(40, TURNS, 2)]
     assert back == [("L1", "b" * 12, "e1")]
+    of_calls = ask("SELECT count(*), any_value(l.example_id) FROM hops h JOIN v_lessons l"
+                   " ON h.served_name = l.slot || '@' || l.digest")  # fmt: skip
+    assert of_calls == [(len(forth), "e1")]
 
 
 def test_queries_that_do_not_just_read_are_refused_and_change_nothing(lake: Path) -> None:
