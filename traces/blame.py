@@ -26,7 +26,7 @@ from typing import Any, Literal
 from serving.records import BASE_SLOT, Feedback, Hop, Record, Turn
 from serving.slots import Profile
 from traces.literals import literals_of, occurs
-from traces.outcomes import Outcome, verifier_failed
+from traces.outcomes import Ended, Outcome, verifier_failed
 from traces.standing import SUPERSEDED, standing
 from traces.verifiers.tool_call import call_problem
 
@@ -62,8 +62,9 @@ class Blame(Record):
 class Context:
     """The other turns of the conversation, in order, with what became of them."""
 
-    earlier: tuple[Turn, ...] = ()
-    later: tuple[tuple[Turn, Outcome], ...] = ()
+    earlier: Sequence[Turn] = ()
+    later: Sequence[tuple[Turn, Outcome]] = ()
+    """The next one is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def blame(
     if not may_blame(turn, outcome):
         return None
     signals = tuple(Feedback.model_validate(s) for s in json.loads(outcome.signals))
-    missing = len(set(turn.hop_ids) - {hop.hop_id for hop in hops})
+    missing = len(set(turn.hop_ids)) - len(hops)
     case = _Case(turn, standing(hops), missing, outcome, signals, context, profile)
     for test in (_user, _abandoned, _fallback, _inconsistent, _tool, _router, _summary, _adapter):
         verdict = test(case)
@@ -103,7 +104,7 @@ def blame(
     return _unknown(case, "no signal says what was wrong")
 
 
-def may_blame(turn: Turn, outcome: Outcome) -> bool:
+def may_blame(turn: Ended, outcome: Outcome) -> bool:
     """Whether a turn is one that `blame` has something to say about."""
     if outcome.rule == SUPERSEDED:
         return False

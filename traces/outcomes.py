@@ -4,14 +4,26 @@ Pure: a turn and its feedback in, one `Outcome` out.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
-from serving.records import Feedback, Message, Record, Turn, canonical_json
+from serving.records import Feedback, Message, Record, canonical_json
 from traces.standing import SUPERSEDED
 
 Tier = Literal["A", "B", "C"]
 
 _TIERS: dict[str, Tier] = {"verifier": "A", "thumb": "B", "edit": "B", "retry": "C"}
+
+
+class Ended(Protocol):
+    """A turn, as far as settling it goes."""
+
+    @property
+    def turn_id(self) -> str:
+        """Its id."""
+
+    @property
+    def status(self) -> str:
+        """As in `Turn`."""
 
 
 class Outcome(Record):
@@ -43,7 +55,7 @@ def verifier_failed(signal: Feedback) -> bool:
     return signal.value is None or signal.value < 1.0
 
 
-def settle(turn: Turn, feedback: Sequence[Feedback], *, superseded: bool = False) -> Outcome:
+def settle(turn: Ended, feedback: Sequence[Feedback], *, superseded: bool = False) -> Outcome:
     """Settle a turn's signals by one rule.
 
     0. A turn that was asked again has no outcome (`superseded`): the later one counts.
@@ -70,7 +82,7 @@ def settle(turn: Turn, feedback: Sequence[Feedback], *, superseded: bool = False
     )
 
 
-def _verdict(turn: Turn, signals: Sequence[Feedback]) -> tuple[bool | None, Tier | None, str]:
+def _verdict(turn: Ended, signals: Sequence[Feedback]) -> tuple[bool | None, Tier | None, str]:
     if turn.status == "abandoned":
         return None, None, "abandoned"
     if turn.status == "failed":

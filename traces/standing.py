@@ -6,12 +6,8 @@ judges or trains asks here, or finds the outcome `superseded`.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from serving.records import Hop
-
-if TYPE_CHECKING:
-    from traces.lake import Lake
 
 SUPERSEDED = "superseded"
 """The rule of the outcome of a turn that was asked again."""
@@ -28,9 +24,9 @@ def standing(hops: Sequence[Hop]) -> tuple[Hop, ...]:
     return tuple(hop for hop in hops if hop.hop_id not in gone) if gone else tuple(hops)
 
 
-def superseded_turns(lake: "Lake") -> frozenset[str]:
-    """Return the ids of all turns that were asked again."""
-    rows = lake.connection.execute(
-        "SELECT DISTINCT supersedes FROM turns WHERE supersedes <> turn_id"
-    ).fetchall()
-    return frozenset(row[0] for row in rows)
+def superseded_turns_sql(at: str = "") -> str:
+    """Render the query for the ids of all turns that were asked again.
+
+    `at` is a DuckLake `AT (...)` clause.
+    """
+    return f"SELECT supersedes FROM turns {at} WHERE supersedes <> turn_id"  # noqa: S608
