@@ -21,6 +21,12 @@ _AT_ONCE = 20
 """Files made in one commit of merging, so that other writers wait for no more than that."""
 _AGED_BY_SNAPSHOT = frozenset({"quarantine"})
 """Rewriting gives rows a new snapshot, which here tells their age."""
+_ROW_GROUP_BYTES = 32 * 1024 * 1024
+"""About so much of a file is held in memory while it is written."""
+_ROW_GROUPS = (2048, 122_880)
+"""Rows of the smallest and the largest row group; DuckDB makes the latter by default."""
+_ROW_GROUP_OPTION = "parquet_row_group_size"
+_SAMPLE_FILES = 8
 _META = "__ducklake_metadata_lake"
 
 
@@ -96,6 +102,34 @@ def flush(connection: duckdb.DuckDBPyConnection, table: str) -> int:
     )
 
 
+def fit_row_groups(connection: duckdb.DuckDBPyConnection, table: str) -> None:
+    """Let the table's files have row groups that memory holds, however long its rows are."""
+    files = connection.execute(
+        f"SELECT data_file FROM ducklake_list_files('lake', '{table}')"
+        f" ORDER BY data_file_size_bytes DESC LIMIT {_SAMPLE_FILES}"
+    ).fetchall()
+    if not files:
+        return
+    row = connection.execute(
+        "SELECT sum(total_uncompressed_size) / greatest(sum(num_values) FILTER (column_id = 0), 1)"
+        " FROM parquet_metadata($files)",
+        {"files": [name for (name,) in files]},
+    ).fetchone()
+    smallest, largest = _ROW_GROUPS
+    fitting = int(_ROW_GROUP_BYTES / max(row[0] or 1, 1)) if row else largest
+    # A power of two, so that it does not change with every file.
+    rows = min(max(1 << fitting.bit_length() - 1, smallest), largest)
+    known = connection.execute(
+        "SELECT value FROM ducklake_options('lake') WHERE option_name = ? AND scope_entry = ?",
+        [_ROW_GROUP_OPTION, f"main.{table}"],
+    ).fetchone()
+    if rows != (int(known[0]) if known else largest):
+        connection.execute(
+            f"CALL ducklake_set_option('lake', '{_ROW_GROUP_OPTION}', {rows},"
+            f" table_name => '{table}')"
+        )
+
+
 def rewrite(connection: duckdb.DuckDBPyConnection, table: str, threshold: float) -> int:
     """Rewrite the files of which more than `threshold` is deleted; return how many."""
     return _processed(
@@ -114,6 +148,8 @@ def merge(connection: duckdb.DuckDBPyConnection, table: str, target_bytes: int) 
 
 
 def _processed(connection: duckdb.DuckDBPyConnection, call: str) -> int:
+    # Each thread would hold a row group of each file it reads.
+    connection.execute("SET threads = 1")
     return sum(n for (n,) in connection.execute(f"SELECT files_processed FROM {call}").fetchall())
 
 

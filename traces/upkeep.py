@@ -199,6 +199,7 @@ class Upkeep:
     def _compact(self, steps: compaction.Plan, table: str) -> None:
         if table in steps.flush:
             self._commit(lambda c: compaction.flush(c, table))
+        self._lake.commit(lambda c: compaction.fit_row_groups(c, table))
         if table in steps.rewrite:
             self._commit(lambda c: compaction.rewrite(c, table, steps.rewrite[table]))
         if table in steps.merge:

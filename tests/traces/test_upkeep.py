@@ -123,6 +123,26 @@ def test_many_small_files_become_one_for_each_table_and_day(lake_home: Path) -> 
     assert report.changed
 
 
+def test_long_rows_are_merged_in_row_groups_that_memory_holds(home: Path) -> None:
+    with Lake.open(home) as lake:
+        for _ in range(3):
+            lake.connection.execute(
+                "INSERT INTO messages SELECT DATE '2026-01-01', uuid(), 'user',"
+                " repeat(md5(n::VARCHAR), 512) FROM range(2000) s(n)"
+            )
+
+    upkeep(home, AT_ONCE)
+
+    (file,) = [path for path in parquet(home) if "messages" in path.parts]
+    groups = numbers(
+        home,
+        "SELECT DISTINCT row_group_id, row_group_num_rows * 16384 <= 2 * 32 * 1024 * 1024"
+        f" FROM parquet_metadata('{file}')",
+    )
+    assert len(groups) > 1
+    assert all(fits for _, fits in groups)
+
+
 def test_upkeep_of_an_idle_lake_makes_no_commit(lake_home: Path) -> None:
     first = upkeep(lake_home, AT_ONCE)
     second = upkeep(lake_home, AT_ONCE)
