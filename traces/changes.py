@@ -49,12 +49,9 @@ def find_changes(connection: duckdb.DuckDBPyConnection) -> Changes:
     known = _counts(before)
     if known is not None and before.consumed_bytes == now[0]:
         return Changes(before, after, everything=False, news=False)
-    try:
-        if known is not None and _read_feed(connection, before.consumed_bytes + 1, known, now):
-            return _since(connection, before, after)
-    except duckdb.InvalidInputException as error:
-        if "No snapshot found" not in str(error):
-            raise
+    low = before.consumed_bytes + 1
+    if known is not None and _exists(connection, low) and _read_feed(connection, low, known, now):
+        return _since(connection, before, after)
     return Changes(before, after, everything=True, sources=_all_sources(connection))
 
 
@@ -78,6 +75,15 @@ def _state(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
 
 def _digest(hops: int, requests: int) -> str:
     return f"{_VERSION}:{hops}:{requests}"
+
+
+def _exists(connection: duckdb.DuckDBPyConnection, snapshot_id: int) -> bool:
+    """Return whether a snapshot has not expired; to ask the feed for it would end the commit."""
+    rows = connection.execute(
+        "SELECT 1 FROM __ducklake_metadata_lake.ducklake_snapshot WHERE snapshot_id = $id",
+        {"id": snapshot_id},
+    ).fetchall()
+    return bool(rows)
 
 
 def _counts(mark: Offset) -> tuple[int, int] | None:

@@ -165,6 +165,20 @@ def test_what_came_in_is_still_joined_only_where_it_is_new(lake_home: Path, tmp_
     assert report.funnel["turns_updated"] == 0
 
 
+def test_where_the_feed_does_not_reach_back_everything_is_joined_again(
+    lake_home: Path, tmp_path: Path
+) -> None:
+    with Lake.open(lake_home) as lake:
+        for table in ("blame", "outcomes"):
+            lake.commit(lambda c, table=table: c.execute(f"DELETE FROM {table}"))
+        lake.connection.execute("CALL ducklake_expire_snapshots('lake', older_than => now())")
+        assert lake.commit(find_changes).everything
+
+    report = ingest(lake_home, write_spool(tmp_path / "new.jsonl", one_day(DAYS)))
+
+    assert (report.funnel["turns_joined"], report.funnel["turns_updated"]) == (6, 0)
+
+
 def test_snapshots_of_datasets_stay_readable(lake_home: Path, tmp_path: Path) -> None:
     with Lake.open(lake_home) as lake:
         kept = lake.snapshot_id()
