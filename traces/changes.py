@@ -49,11 +49,8 @@ def find_changes(connection: duckdb.DuckDBPyConnection) -> Changes:
     known = _counts(before)
     if known is not None and before.consumed_bytes == now[0]:
         return Changes(before, after, everything=False, news=False)
-    if (
-        known is not None
-        and _reaches(connection, before.consumed_bytes + 1)
-        and _read_feed(connection, before.consumed_bytes + 1, known, now)
-    ):
+    low = before.consumed_bytes + 1
+    if known is not None and _exists(connection, low) and _read_feed(connection, low, known, now):
         return _since(connection, before, after)
     return Changes(before, after, everything=True, sources=_all_sources(connection))
 
@@ -80,6 +77,15 @@ def _digest(hops: int, requests: int) -> str:
     return f"{_VERSION}:{hops}:{requests}"
 
 
+def _exists(connection: duckdb.DuckDBPyConnection, snapshot_id: int) -> bool:
+    """Return whether a snapshot has not expired; to ask the feed for it would end the commit."""
+    rows = connection.execute(
+        "SELECT 1 FROM __ducklake_metadata_lake.ducklake_snapshot WHERE snapshot_id = $id",
+        {"id": snapshot_id},
+    ).fetchall()
+    return bool(rows)
+
+
 def _counts(mark: Offset) -> tuple[int, int] | None:
     """Return hops and requests at the mark; None if it is of another version, or missing."""
     parts = mark.consumed_digest.split(":")
@@ -90,15 +96,6 @@ def _counts(mark: Offset) -> tuple[int, int] | None:
 
 def _create(connection: duckdb.DuckDBPyConnection, table: str, query: str) -> None:
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {query}")
-
-
-def _reaches(connection: duckdb.DuckDBPyConnection, snapshot: int) -> bool:
-    """Whether the feed reaches back to a snapshot; asking it for more ends the transaction."""
-    return bool(
-        connection.execute(
-            "SELECT 1 FROM ducklake_snapshots('lake') WHERE snapshot_id = $id", {"id": snapshot}
-        ).fetchall()
-    )
 
 
 def _read_feed(
