@@ -1,6 +1,6 @@
 """What each stage did, in words: the funnel, the reasons, what serves now."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flows.config import Settings
@@ -18,28 +18,27 @@ if TYPE_CHECKING:
     from traces.upkeep import UpkeepReport
     from training.runs import TrainedAdapter
 
+_KINDS = ("hops", "turns", "feedback", "requests")
+_MANY = 5
+"""Files that are named one by one."""
+_SLOTS = 12
+"""Slots that are named one by one; other people's traces have one for every agent."""
+
 
 def tell_ingest(report: "IngestReport") -> None:
     """Tell what came in."""
-    tell(f"INGEST    {report.source} ({report.format}, {report.files} files)")
+    files = _many(report.files, "file")
+    tell(f"INGEST    {report.source} ({report.format}, {files})")
     f = report.funnel
     if not report.added:
-        tell("          nothing new: all of it was ingested before")
+        known = any(f[f"{kind}_known"] for kind in _KINDS)
+        tell(f"          nothing new{': all of it was ingested before' if known else ''}")
     mixed = len(report.formats) > 1
     for format, funnel in report.formats.items():
         if mixed:
-            tell(f"          {format}: {funnel['files']} files")
-        for kind in ("hops", "turns", "feedback", "requests"):
-            if funnel[f"{kind}_in"]:
-                came, added, known = (funnel[f"{kind}_{n}"] for n in ("in", "added", "known"))
-                indent = "  " if mixed else ""
-                old = funnel.get(f"{kind}_expired", 0)
-                late = f", {old} of days that have left the lake" if old else ""
-                tell(
-                    f"          {indent}{kind}: {came} in, {added} new, {known} known already{late}"
-                )
-    for name, sentences in report.noticed.items():
-        tell(f"          {name} {'; '.join(sentences)}")
+            tell(f"          {format}: {_many(funnel['files'], 'file')}")
+        _tell_funnel(funnel, "  " if mixed else "")
+    _tell_some([f"{name} {'; '.join(seen)}" for name, seen in report.noticed.items()])
     if f.get("turns_joined") or f.get("turns_updated"):
         tell(f"          turns joined from hops: {f.get('turns_joined', 0)} new, "
              f"{f.get('turns_updated', 0)} updated")  # fmt: skip
@@ -47,6 +46,27 @@ def tell_ingest(report: "IngestReport") -> None:
         tell(f"          set aside: {_counts(report.quarantined)} ('flows quarantine list')")
     if report.waiting_bytes:
         tell(f"          waiting: {report.waiting_bytes} bytes of an unfinished last line")
+    _tell_some([f"left out: {name} {reason}" for name, reason in report.skipped.items()])
+
+
+def _tell_funnel(funnel: Mapping[str, int], indent: str) -> None:
+    for kind in _KINDS:
+        if funnel[f"{kind}_in"]:
+            came, added, known = (funnel[f"{kind}_{n}"] for n in ("in", "added", "known"))
+            old = funnel.get(f"{kind}_expired", 0)
+            late = f", {old} of days that have left the lake" if old else ""
+            tell(f"          {indent}{kind}: {came} in, {added} new, {known} known already{late}")
+    parts = {step.removeprefix("skipped_"): n for step, n in funnel.items() if "skipped_" in step}
+    if parts:
+        tell(f"          {indent}no records of ours: {_counts(parts)}")
+
+
+def _tell_some(lines: Sequence[str]) -> None:
+    """Tell the first few lines; a folder may have thousands."""
+    for line in lines[:_MANY]:
+        tell(f"          {line}")
+    if len(lines) > _MANY:
+        tell(f"          and {len(lines) - _MANY} more files like these (--json lists them)")
 
 
 def tell_followed(report: "IngestReport") -> None:
@@ -61,11 +81,17 @@ def tell_attribute(report: "AttributeReport") -> None:
     """Tell who is responsible."""
     tell(f"ATTRIBUTE {report.turns} turns: {_counts(report.outcomes)}")
     tell(f"          blame of what failed: {_counts(report.blame) or 'none'}")
-    for slot, n in sorted(report.by_slot.items()):
-        tell(
-            f"          {slot}: {n['turns']} turns, {n['failed']} failed, "
-            f"{n['blamed']} blamed on it"
-        )
+    worst = sorted(report.by_slot, key=lambda name: _by_harm(report.by_slot[name]))
+    for slot in sorted(worst[:_SLOTS]):
+        n = report.by_slot[slot]
+        turns = _many(n["turns"], "turn")
+        tell(f"          {slot}: {turns}, {n['failed']} failed, {n['blamed']} blamed on it")
+    if len(worst) > _SLOTS:
+        tell(f"          and {len(worst) - _SLOTS} slots with fewer failures (--json lists them)")
+
+
+def _by_harm(counts: Mapping[str, int]) -> tuple[int, int, int]:
+    return -counts["blamed"], -counts["failed"], -counts["turns"]
 
 
 def tell_upkeep(report: "UpkeepReport") -> None:
@@ -164,6 +190,10 @@ def tell_next(settings: Settings, slot: str | None) -> None:
 def _served(state: "SlotState") -> str:
     canary = f" ({state.canary_percent:g}% {state.canary_name})" if state.canary else ""
     return f"{state.slot}: {state.champion_name or 'base'}{canary}"
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

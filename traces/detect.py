@@ -110,7 +110,9 @@ def find_sources(
         else:
             files.append(found)
     if not files and skipped:
-        name, reason = next(iter(skipped.items()))
+        # Of a folder the file that holds traces of another format says most.
+        foreign = (item for item in skipped.items() if item[1].endswith(f", not {format}"))
+        name, reason = next(foreign, next(iter(skipped.items())))
         raise InputRefused(
             f"Cannot ingest {str(path)!r}: {name!r} {reason}. Looked for JSON lines, JSON "
             f"documents, Parquet and CSV of the formats {', '.join(i.NAME for i in FORMATS)}."
