@@ -115,7 +115,7 @@ def test_killed_at_every_statement_and_while_the_lake_is_made(
         assert_the_same_after_dying(forks, whole, tmp_path / str(at), at)
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(forks: Forks, whole: Whole, tmp_path: Path, kills: int) -> None:
     chance = random.Random(kills)
     died = homes = 0
