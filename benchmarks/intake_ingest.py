@@ -111,7 +111,13 @@ def rows(home: Path) -> int:
 def inline_bytes(home: Path) -> int:
     """Return the bytes of all hops' messages as JSON text, were each hop to hold its own."""
     with Lake.open(home, read_only=True) as lake:
-        found = lake.connection.execute("SELECT sum(strlen(messages)) FROM v_hops").fetchone()
+        # Each body with its comma or bracket, and the other bracket of each hop.
+        found = lake.connection.execute(
+            "SELECT sum(m.bytes + 1) + (SELECT count(*) FROM hops)"
+            " FROM (SELECT day, unnest(message_ids) AS message_id FROM hops)"
+            " JOIN (SELECT day, message_id, strlen(body) AS bytes FROM messages) m"
+            " USING (day, message_id)"
+        ).fetchone()
     assert found is not None
     return int(found[0] or 0)
 

@@ -19,7 +19,7 @@ from mol_server import Running, mol_server
 from stub_engine import Answer, Asked, stub_engine
 
 from serving.hop_role import KEY_HEADER
-from serving.records import Turn
+from serving.records import Hop, Turn
 from serving.slot_table import SlotFile, write_slot_file
 from serving.slots import load_profile
 from serving.sse import reassemble
@@ -177,7 +177,9 @@ def unasked(said: dict[str, Any], slot: str, with_logprobs: bool) -> dict[str, A
 
 @pytest.mark.parametrize("number", range(len(HOPS)))
 def test_the_hop_is_recorded_as_it_was(replay: Replay, number: int) -> None:
-    again, before = replay.records[number], RECORDING["records"][number]
+    again = replay.records[number]
+    # Fields that came after the recording are there, and say nothing.
+    before = Hop.model_validate(RECORDING["records"][number]).model_dump(mode="json")
     # How much had come when the client left is chance; its own test has it.
     chance = {"completion", "completion_token_ids"} if number == LEFT else set()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from trace_records import PROFILE, START, hop, line, tables, traffic, user, write_spool
+from upkeep_kills import counted_upkeep
 
 from serving.records import UNDATED, Feedback, Hop, Turn
 from traces.attribute import attribute
@@ -322,43 +323,6 @@ def test_without_a_lake_there_is_nothing_to_keep_up(home: Path) -> None:
     with pytest.raises(LakeNotFound, match="flows run ingest"):
         upkeep(home, LakeConfig())
     assert not (home / "lake").exists()
-
-
-_KILLED = """
-import os, signal, sys
-from datetime import date
-from pathlib import Path
-from traces.config import LakeConfig
-from traces.lake import Lake
-from traces.upkeep import Upkeep
-
-class Counted:
-    # The connection, until it has run so many statements; then the process is killed.
-    def __init__(self, real, left): self.real, self.left = real, left
-    def execute(self, *arguments):
-        self.left -= 1
-        if self.left < 0: os.kill(os.getpid(), signal.SIGKILL)
-        return self.real.execute(*arguments)
-    def __getattr__(self, name): return getattr(self.real, name)
-
-config = LakeConfig.model_validate_json(sys.argv[2])
-lake = Lake.open(Path(sys.argv[1]))
-counted = lake.connection = Counted(lake.connection, int(sys.argv[4]))
-Upkeep(lake, config, frozenset(), date.fromisoformat(sys.argv[3])).carry_out(lambda *_: None)
-print(int(sys.argv[4]) - counted.left)
-"""
-
-
-def counted_upkeep(
-    home: Path, config: LakeConfig, today: date, statements: int
-) -> subprocess.CompletedProcess[str]:
-    words = [home, config.model_dump_json(), today.isoformat(), statements]
-    return subprocess.run(
-        [sys.executable, "-c", _KILLED, *map(str, words)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
 
 
 @pytest.mark.slow
