@@ -12,7 +12,6 @@ the view `v_hops`. No other module puts them together.
 # ruff: noqa: S608
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -40,10 +39,6 @@ class Body(Struct, frozen=True, gc=False):
     """Canonical JSON of the message."""
 
 
-Bodies = defaultdict[date, dict[bytes, Body]]
-"""Distinct messages of each day, by their ids."""
-
-
 def body_of(message: Mapping[str, Any]) -> Body:
     """Return the stored form of a message's `model_dump(mode="json")`."""
     # It holds nothing but text, which orjson writes as `canonical_json` does.
@@ -55,14 +50,13 @@ def body_of_text(role: str, canonical: bytes) -> Body:
     return Body(hashlib.sha256(canonical).digest()[:16], role, canonical.decode())
 
 
-def messages_table(bodies: Bodies) -> pa.Table:
-    """Return the `messages` rows of bodies by day."""
-    kept = [body for day in bodies.values() for body in day.values()]
+def messages_table(bodies: Sequence[tuple[date, Body]]) -> pa.Table:
+    """Return the `messages` rows of bodies with their days."""
     columns: dict[str, list[Any]] = {
-        "day": [day for day, found in bodies.items() for _ in found],
-        "message_id": [body.message_id for body in kept],
-        "role": [body.role for body in kept],
-        "body": [body.text for body in kept],
+        "day": [day for day, _ in bodies],
+        "message_id": [body.message_id for _, body in bodies],
+        "role": [body.role for _, body in bodies],
+        "body": [body.text for _, body in bodies],
     }
     arrays = [arrow_array(column.kind, columns[column.name]) for column in TABLES["messages"]]
     return pa.Table.from_arrays(arrays, schema=arrow_schema("messages"))

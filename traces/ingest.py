@@ -10,7 +10,7 @@ and an offset never runs ahead of its rows. In: `<home>` and a path. Out: an
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Self
 
 from serving.records import Record
 from traces.detect import Sources, find_sources
+from traces.items import Batch
 from traces.lake import Lake
 from traces.load import LOAD_ITEMS, Added, Load, Sealed
 from traces.locations import fetched, shown
@@ -25,6 +26,10 @@ from traces.notice import KnownOffset, notice
 from traces.source import Offset
 from traces.source_file import SourceFile
 from traces.turns import refresh_turns
+
+_BATCH_ITEMS = 4096
+_BATCH_BYTES = 4 << 20
+"""Read at once; a load takes many, but what was just read is parsed faster."""
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
@@ -176,7 +181,7 @@ def _read(
             writer.put(load.seal(), done)
         before = known.of(file)
         own = [k.offset for k in before if k.source_id == file.source_id]
-        for batch in file.batches(own, load.max_items, load.max_bytes):
+        for batch in _ahead(file.batches(own, min(load.max_items, _BATCH_ITEMS), _BATCH_BYTES)):
             load.add(file, batch)
             known.add(KnownOffset(file.source_id, file.name, batch.after))
             if load.is_full:
@@ -185,6 +190,15 @@ def _read(
         counts.note(file, before)
     writer.put(load.seal(), done)
     writer.settle()
+
+
+def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Have the next batch read, unpacked and hashed by a thread while this one is parsed."""
+    with ThreadPoolExecutor(1, thread_name_prefix="source-reader") as thread:
+        coming = thread.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = thread.submit(next, batches, None)
+            yield batch
 
 
 class _KnownOffsets:

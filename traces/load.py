@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import duckdb
 
-from traces.bodies import messages_table
 from traces.detect import parse_item
 from traces.importers import native
 from traces.importers.rows import Row
@@ -23,8 +22,8 @@ from traces.items import Batch
 from traces.lake import Lake
 from traces.source import Offset
 from traces.source_file import SourceFile
-from traces.store import QuickHops, Rows, store_rows
-from traces.tables import arrow_table
+from traces.store import Rows, store_rows
+from traces.tables import Quick, arrow_table
 
 LOAD_ITEMS = 65_536
 """About so many items are stored in one commit."""
@@ -58,7 +57,7 @@ class Sealed:
 
     format: str
     rows: Rows
-    quick: QuickHops
+    quick: Quick
     moves: list[Move]
     skipped: Counter[str]
     """Parts of the input that are no record and nothing to mend, by reason."""
@@ -67,7 +66,9 @@ class Sealed:
     def counts(self) -> dict[str, int]:
         """Rows that came in, by table."""
         found = {table: len(rows) for table, rows in self.rows.items()}
-        return found | {"hops": found.get("hops", 0) + self.quick.hops.num_rows}
+        for table, rows in (("hops", self.quick.hops), ("turns", self.quick.turns)):
+            found[table] = found.get(table, 0) + rows.num_rows
+        return found
 
     def store(self, lake: Lake) -> Added:
         """Store rows and offsets in one transaction.
@@ -128,9 +129,7 @@ class Load:
 
     def seal(self) -> Sealed:
         """Return what was gathered, and begin anew."""
-        hops, bodies = self._lines.hand_out()
-        quick = QuickHops(hops, messages_table(bodies))
-        rows, moves = self._rows, self._moves
+        quick, rows, moves = self._lines.hand_out(), self._rows, self._moves
         self._begin()
         skipped = Counter(str(row["reason"]) for row in rows.pop("skipped", ()))
         return Sealed(self.format, rows, quick, moves, skipped)

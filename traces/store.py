@@ -1,34 +1,26 @@
 """Rows of importers into the lake's tables, inside one transaction.
 
-In: rows by table, and hops that are Arrow tables already. Out: the ids of those that are new.
+In: rows by table, some as Arrow tables already. Out: the ids of those that are new.
 """
 
-from collections import defaultdict
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from traces.additions import add_new, key_of
-from traces.bodies import Bodies, messages_table
+from traces.bodies import messages_table
 from traces.call_versions import keep_latest
 from traces.lake import Lake
 from traces.retention import kept_since, still_kept, still_kept_days
 from traces.span_events import completed
-from traces.tables import arrow_table
+from traces.tables import Quick, arrow_table
 from traces.turns import store_recorded
 
 Rows = dict[str, list[dict[str, Any]]]
 
 
-class QuickHops(NamedTuple):
-    """Hops of sources that tell of a call once and whole, with their messages."""
-
-    hops: pa.Table
-    messages: pa.Table
-
-
-def store_rows(lake: Lake, rows: Rows, quick: QuickHops | None = None) -> dict[str, list[str]]:
+def store_rows(lake: Lake, rows: Rows, quick: Quick | None = None) -> dict[str, list[str]]:
     """Add rows, inside `Lake.commit`; return the ids of the new ones by table.
 
     Under `hops_updated` are hops that were there and are told of at last; under
@@ -49,13 +41,16 @@ def store_rows(lake: Lake, rows: Rows, quick: QuickHops | None = None) -> dict[s
     known = {hop["hop_id"] for hop in late}
     added["hops"] = [hop_id for hop_id in fresh if hop_id not in known]
     added["hops_updated"] = [hop_id for hop_id in fresh if hop_id in known]
-    added["turns"] = store_recorded(lake, rows.get("turns", []))
+    turns = arrow_table("turns", rows.get("turns", []))
+    added["turns"] = store_recorded(
+        lake, pa.concat_tables([quick.turns, turns]) if quick is not None else turns
+    )
     return added | expired
 
 
 def _without_expired(
-    rows: Rows, quick: QuickHops | None, since: date
-) -> tuple[Rows, QuickHops | None, dict[str, list[str]]]:
+    rows: Rows, quick: Quick | None, since: date
+) -> tuple[Rows, Quick | None, dict[str, list[str]]]:
     """Leave out rows of days that retention took away; return the ids of those, too."""
     kept = {table: still_kept(values, table, since) for table, values in rows.items()}
     expired: dict[str, list[str]] = {}
@@ -64,19 +59,21 @@ def _without_expired(
         ids = {row[key] for row in values} - {row[key] for row in kept[table]}
         expired[f"{table}_expired"] = sorted(ids)
     if quick is not None:
-        hops = still_kept_days(quick.hops, since)
-        gone = set(quick.hops["hop_id"].to_pylist()) - set(hops["hop_id"].to_pylist())
-        expired["hops_expired"] = sorted({*expired.get("hops_expired", ()), *gone})
-        quick = QuickHops(hops, still_kept_days(quick.messages, since))
+        old, quick = quick, Quick(*(still_kept_days(table, since) for table in quick))
+        for table, before, after in zip(("hops", "messages", "turns"), old, quick, strict=True):
+            if table != "messages":
+                (key,) = key_of(table)
+                ids = set(before[key].to_pylist()) - set(after[key].to_pylist())
+                name = f"{table}_expired"
+                expired[name] = sorted({*expired.get(name, ()), *ids})
     return kept, quick, {name: ids for name, ids in expired.items() if ids}
 
 
-def _add_hops(lake: Lake, rows: list[dict[str, Any]], quick: QuickHops | None) -> list[str]:
+def _add_hops(lake: Lake, rows: list[dict[str, Any]], quick: Quick | None) -> list[str]:
     """Add the hops that are new, and their messages; return their ids."""
-    bodies: Bodies = defaultdict(dict)
-    for row in rows:
-        bodies[row["day"]].update((body.message_id, body) for body in row["bodies"])
-    hops, messages = arrow_table("hops", rows), messages_table(bodies)
+    bodies = {(row["day"], body.message_id): body for row in rows for body in row["bodies"]}
+    hops = arrow_table("hops", rows)
+    messages = messages_table([(day, body) for (day, _), body in bodies.items()])
     if quick is not None:
         hops = pa.concat_tables([quick.hops, hops])
         messages = pa.concat_tables([quick.messages, messages])

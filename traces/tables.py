@@ -7,12 +7,12 @@ In: records. Out: rows (dicts) and back.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
 from itertools import accumulate
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -277,6 +277,14 @@ def readable(name: str) -> tuple[Column, ...]:
     return _V_HOPS if name == "v_hops" else TABLES[name]
 
 
+class Quick(NamedTuple):
+    """Rows that are Arrow tables already; the hops' sources tell of a call once and whole."""
+
+    hops: pa.Table
+    messages: pa.Table
+    turns: pa.Table
+
+
 def ddl(table: str) -> str:
     """Render `CREATE TABLE` of one table."""
     lines = (
@@ -308,7 +316,13 @@ def arrow_table(table: str, rows: list[dict[str, Any]]) -> pa.Table:
 
     Absent keys are null; `json` values are rendered to canonical text here.
     """
-    columns = [arrow_array(c.kind, [row.get(c.name) for row in rows]) for c in TABLES[table]]
+    names = [column.name for column in TABLES[table]]
+    # Row by row first: to go through all rows for each column would read memory again and again.
+    values = zip(*[tuple(map(row.get, names)) for row in rows], strict=True) if rows else ()
+    columns = [
+        arrow_array(column.kind, list(each))
+        for column, each in zip(TABLES[table], values or [()] * len(names), strict=True)
+    ]
     return pa.Table.from_arrays(columns, schema=arrow_schema(table))
 
 
@@ -334,7 +348,7 @@ def id_lists(joined: list[bytes]) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, _ids(ids))
 
 
-def utc_times(texts: list[str]) -> pa.Array:
+def utc_times(texts: Sequence[str]) -> pa.Array:
     """Turn times such as `2026-11-01T00:00:00Z` into an Arrow array."""
     return pa.array(texts, pa.string()).cast(_ARROW["time"])
 

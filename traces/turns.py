@@ -13,48 +13,60 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from serving.records import Turn, canonical_json, content_id
+from serving.records import Turn, content_id
 from traces.changes import MARK, find_changes
 from traces.frugality import little_memory
 from traces.joined_turns import remake
 from traces.lake import Lake
-from traces.tables import TABLES, arrow_table, record_of
+from traces.tables import TABLES, record_of
 
 _COLUMNS = [f'"{c.name}"' for c in TABLES["turns"]]
 
 
-def store_recorded(lake: Lake, rows: list[dict[str, Any]]) -> list[str]:
+def store_recorded(lake: Lake, incoming: pa.Table) -> list[str]:
     """Store recorded turns, inside a commit; return the ids of new or better ones.
 
     Of two records of one turn the one with more hops stands (a turn goes on after
     tool results), then the one that knows more of its end, then the one with the greater
     content hash.
     """
-    best: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        known = best.setdefault(row["turn_id"], row)
-        if known is not row and _rank(row) > _rank(known):
-            best[row["turn_id"]] = row
-    if not best:
+    if not incoming.num_rows:
         return []
-    same, others = _stored(lake.connection, arrow_table("turns", list(best.values())))
-    fresh = {
-        turn_id: row
-        for turn_id, row in best.items()
+    incoming = _best(incoming)
+    ids = incoming["turn_id"].to_pylist()
+    same, others = _stored(lake.connection, incoming)
+    fresh = [
+        place
+        for place, turn_id in enumerate(ids)
         if turn_id not in same
         and (
             turn_id not in others
             or others[turn_id]["origin"] == "joined"
-            or _rank(row) > _rank(others[turn_id])
+            or _rank(_row(incoming, place)) > _rank(others[turn_id])
         )
-    }
-    replaced = [turn_id for turn_id in fresh if turn_id in others]
+    ]
+    replaced = [ids[place] for place in fresh if ids[place] in others]
     if replaced:
         lake.connection.execute(
             "DELETE FROM turns WHERE turn_id IN (SELECT unnest($ids))", {"ids": replaced}
         )
-    lake.insert("turns", arrow_table("turns", list(fresh.values())))
-    return list(fresh)
+    lake.insert("turns", incoming.take(pa.array(fresh, pa.int64())))
+    return [ids[place] for place in fresh]
+
+
+def _best(incoming: pa.Table) -> pa.Table:
+    """Leave one row of each turn."""
+    best: dict[str, int] = {}
+    for place, turn_id in enumerate(incoming["turn_id"].to_pylist()):
+        known = best.setdefault(turn_id, place)
+        if known != place and _rank(_row(incoming, place)) > _rank(_row(incoming, known)):
+            best[turn_id] = place
+    return incoming.take(pa.array(best.values(), pa.int64()))
+
+
+def _row(table: pa.Table, place: int) -> dict[str, Any]:
+    (row,) = table.slice(place, 1).to_pylist()
+    return dict(row)
 
 
 def _stored(
@@ -87,14 +99,9 @@ def _stored(
 
 
 def _rank(row: dict[str, Any]) -> tuple[int, bool, int, str]:
-    texts = {name: _text(row.get(name)) for name in ("answer", "tail")}
-    turn = record_of(Turn, "turns", {**row, **texts})
+    turn = record_of(Turn, "turns", row)
     ended = turn.status != "abandoned"
     return len(turn.hop_ids), ended, len(turn.tail), content_id(turn.model_dump(mode="json"))
-
-
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else canonical_json(value)
 
 
 def refresh_turns(lake: Lake) -> tuple[int, int]:

@@ -4,8 +4,8 @@ Only lines exactly as the recorder writes them: one is taken if writing what was
 its bytes again and no value needs pydantic's leniency. Any other line is for
 `traces.importers.native`, which gives the same row for every line that is taken here.
 
-In: lines, one by one. Out: rows of turns and feedback; hops and their messages are kept
-back and handed out as Arrow columns.
+In: lines, one by one. Out: rows of feedback; hops, their messages and turns are kept back and
+handed out as Arrow tables.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET, Raw, Struct
 
-from serving.records import LATER_FIELDS, Feedback, Hop, Turn
-from traces.bodies import Bodies
+from serving.records import LATER_FIELDS, Feedback, Hop, Record, Turn
+from traces.bodies import Body, messages_table
 from traces.call_versions import UPDATING
 from traces.importers.rows import Row
 from traces.importers.spool_messages import (
@@ -32,64 +32,90 @@ from traces.importers.spool_messages import (
     write,
     write_sorted,
 )
-from traces.tables import TABLES, arrow_array, arrow_schema, id_lists, utc_times
+from traces.tables import Quick, arrow_schema, id_lists, utc_times
 
 _TIME = re.compile(r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{6})?Z")
 _MOST_DAYS = 10_000
+_CHUNK_ROWS = 1000
 
 _read_hop, _read_turn, _read_feedback = (
     msgspec.json.Decoder(struct_of(record)).decode for record in (Hop, Turn, Feedback)
 )
+_LATER = LATER_FIELDS | {"tail"}
 _LATER_OF_HOP = tuple(name for name in Hop.model_fields if name in LATER_FIELDS)
-_WORKED_OUT = ("hop_id", "day", "completion")
 _later_of = attrgetter(*_LATER_OF_HOP)
 _NOT_SET = (UNSET,) * len(_LATER_OF_HOP)
 
 
-class _KeptHop(Struct, frozen=True, gc=False):
-    """A hop with what was worked out of it."""
+class _Hop(Struct, frozen=True, gc=False):
+    """What is kept of a hop."""
 
     hop_id: str
-    record: Any
+    values: tuple[Any, ...]
+    """In the order of the record's fields, but for messages and completion."""
     day: date
     message_ids: bytes
     completion: bytes | None
+
+
+class _Turn(Struct, frozen=True, gc=False):
+    """What is kept of a turn."""
+
+    values: tuple[Any, ...]
+    """In the order of the record's fields, but for answer and tail."""
+    day: date
+    answer: bytes | None
+    tail: bytes
 
 
 class SpoolLines:
     """Reads lines for one load after the other."""
 
     def __init__(self) -> None:
-        self._messages = Messages()
+        self._reader = Messages()
         self._days: dict[str, date] = {}
         self._load = 0
         self._begin()
 
     def _begin(self) -> None:
         self._load += 1
-        self._hops: list[_KeptHop] = []
-        self._bodies: Bodies = defaultdict(dict)
+        self._hops: list[_Hop] = []
+        self._turns: list[_Turn] = []
+        self._messages: list[tuple[date, Body]] = []
+        self._listed: dict[date, set[bytes]] = defaultdict(set)
+        self._tables: dict[str, list[pa.Table]] = defaultdict(list)
 
     def take(self, line: bytes) -> list[Row] | None:
-        """Read a line: its rows, none if it is a hop that was kept; None if it is not for us."""
+        """Read a line: its rows, none if it was kept; None if it is not for us."""
+        if len(self._hops) + len(self._turns) >= _CHUNK_ROWS:
+            self._make_tables()
         end = -2 if line.endswith(b"}}\n") else -1
         try:
             if line.startswith(b'{"kind":"hop","record":{'):
                 self._take_hop(line[23:end])
                 return []
             if line.startswith(b'{"kind":"turn","record":{'):
-                return [self._turn(line[24:end])]
+                self._take_turn(line[24:end])
+                return []
             if line.startswith(b'{"kind":"feedback","record":{'):
                 return [self._feedback(line[28:end])]
         except ValueError:
             return None
         return None
 
-    def hand_out(self) -> tuple[pa.Table, Bodies]:
-        """Return the hops kept so far as a table, with their messages by day; begin anew."""
-        hops, bodies = self._hops, self._bodies
+    def hand_out(self) -> Quick:
+        """Return what was kept so far, and begin anew."""
+        self._make_tables()
+        tables = self._tables
         self._begin()
-        return _table(hops), bodies
+        return Quick(**{name: pa.concat_tables(parts) for name, parts in tables.items()})
+
+    def _make_tables(self) -> None:
+        """Turn what is kept into Arrow tables while it is still in the processor's caches."""
+        self._tables["hops"].append(_hops_table(self._hops))
+        self._tables["messages"].append(messages_table(self._messages))
+        self._tables["turns"].append(_turns_table(self._turns))
+        self._hops, self._turns, self._messages = [], [], []
 
     def _take_hop(self, data: bytes) -> None:
         hop = same(_read_hop(data), data)
@@ -99,9 +125,9 @@ class SpoolLines:
         day = self._day(hop.started_at)
         completion = bytes(hop.completion)
         if completion != b"null":
-            hop.completion = Raw(self._messages.one(completion).canonical)
+            hop.completion = Raw(self._reader.one(completion).canonical)
         key = (hop.conversation_id, hop.role, hop.model)
-        history = self._messages.history(key, bytes(hop.messages))
+        history = self._reader.history(key, bytes(hop.messages))
         hop.messages = Raw(history.canonical + b"]")
         if _later_of(hop) != _NOT_SET:
             for name in _LATER_OF_HOP:
@@ -112,45 +138,49 @@ class SpoolLines:
         hop.messages = hop.completion = None
         self._list_bodies(history, day)
         answer = None if completion == b"null" else completion
-        self._hops.append(_KeptHop(hop_id, hop, day, history.ids, answer))
+        values = msgspec.structs.astuple(hop)
+        self._hops.append(_Hop(hop_id, values, day, history.ids, answer))
 
     def _list_bodies(self, history: History, day: date) -> None:
-        """Note the bodies that this load has not noted under this day."""
+        """Keep the bodies that this load has not kept under this day."""
         place = (self._load, day)
         known = history.listed_count if history.listed == place else 0
-        bodies = self._bodies[day]
+        listed = self._listed[day]
         for body in history.bodies[known:]:
-            bodies[body.message_id] = body
+            if body.message_id not in listed:
+                listed.add(body.message_id)
+                self._messages.append((day, body))
         history.listed, history.listed_count = place, len(history.bodies)
 
-    def _turn(self, data: bytes) -> Row:
+    def _take_turn(self, data: bytes) -> None:
         turn = same(_read_turn(data), data)
-        tail = "[]" if turn.tail is UNSET else self._list_text(bytes(turn.tail))
-        values = _fields(turn)
-        values |= {"answer": self._text(turn.answer), "tail": tail, "origin": "recorded"}
-        values |= {"day": self._day(turn.started_at), "started_at": _time(turn.started_at)}
-        return Row("turns", values)
+        day = self._day(turn.started_at)
+        answer = self._canonical(turn.answer)
+        tail = b"[]"
+        if turn.tail is not UNSET:
+            # No conversation has this key, so that no history is displaced.
+            tail = self._reader.history(None, bytes(turn.tail)).canonical + b"]"
+        turn.answer = turn.tail = None
+        self._turns.append(_Turn(msgspec.structs.astuple(turn), day, answer, tail))
 
     def _feedback(self, data: bytes) -> Row:
         feedback = same(_read_feedback(data), data)
         _plain(feedback.value)
-        correction = self._text(feedback.correction)
+        correction = self._canonical(feedback.correction)
         if correction is not None:
-            feedback.correction = Raw(correction.encode())
+            feedback.correction = Raw(correction)
         if feedback.annotator is None:
             feedback.annotator = UNSET
         values = _fields(feedback)
-        values |= {"feedback_id": _content_id(feedback), "correction": correction}
-        values |= {"day": self._day(feedback.created_at), "created_at": _time(feedback.created_at)}
+        text = None if correction is None else correction.decode()
+        values |= {"feedback_id": _content_id(feedback), "correction": text}
+        created_at = datetime.fromisoformat(feedback.created_at)
+        values |= {"day": self._day(feedback.created_at), "created_at": created_at}
         return Row("feedback", values)
 
-    def _text(self, raw: Raw) -> str | None:
+    def _canonical(self, raw: Raw) -> bytes | None:
         data = bytes(raw)
-        return None if data == b"null" else self._messages.one(data).body.text
-
-    def _list_text(self, data: bytes) -> str:
-        # No conversation has this key, so that no history is displaced.
-        return (self._messages.history(None, data).canonical + b"]").decode()
+        return None if data == b"null" else self._reader.one(data).canonical
 
     def _day(self, time: str) -> date:
         """Return the day of a time written as pydantic writes UTC."""
@@ -165,10 +195,6 @@ class SpoolLines:
                 self._days.clear()
             self._days[time[:10]] = day
         return day
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
 
 
 def _plain(*numbers: float | None) -> None:
@@ -187,28 +213,43 @@ def _fields(record: Any) -> dict[str, Any]:
     return {name: None if value is UNSET else value for name, value in values.items()}
 
 
-def _table(hops: list[_KeptHop]) -> pa.Table:
-    """Build the `hops` table column by column."""
-    records = [hop.record for hop in hops]
+def _hops_table(hops: list[_Hop]) -> pa.Table:
+    columns = _columns(Hop, [hop.values for hop in hops])
+    for name in ("prompt_token_ids", "completion_token_ids"):
+        columns[name] = [ids if ids is None else write(ids).decode() for ids in columns[name]]
+    columns["completion"] = [hop.completion for hop in hops]
+    columns["hop_id"] = [hop.hop_id for hop in hops]
+    columns["day"] = [hop.day for hop in hops]
+    columns["message_ids"] = id_lists([hop.message_ids for hop in hops])
+    columns["started_at"] = utc_times(columns["started_at"])
+    return _table("hops", columns)
 
-    def column(name: str) -> list[Any]:
-        return list(map(attrgetter(name), hops if name in _WORKED_OUT else records))
 
-    arrays: list[pa.Array] = []
-    for declared in TABLES["hops"]:
-        name = declared.name
-        if name == "message_ids":
-            arrays.append(id_lists([hop.message_ids for hop in hops]))
-        elif name == "started_at":
-            arrays.append(utc_times([record.started_at for record in records]))
-        elif name in ("prompt_token_ids", "completion_token_ids"):
-            texts = [None if ids is None else write(ids).decode() for ids in column(name)]
-            arrays.append(pa.array(texts, pa.string()))
-        elif name in ("completion", "tools", "params"):
-            arrays.append(pa.array(column(name), pa.string()))
-        elif name in LATER_FIELDS:
-            values = [None if value is UNSET else value for value in column(name)]
-            arrays.append(arrow_array(declared.kind, values))
-        else:
-            arrays.append(arrow_array(declared.kind, column(name)))
-    return pa.Table.from_arrays(arrays, schema=arrow_schema("hops"))
+def _turns_table(turns: list[_Turn]) -> pa.Table:
+    columns = _columns(Turn, [turn.values for turn in turns])
+    columns["answer"] = [turn.answer for turn in turns]
+    columns["tail"] = [turn.tail for turn in turns]
+    columns["day"] = [turn.day for turn in turns]
+    columns["started_at"] = utc_times(columns["started_at"])
+    columns["origin"] = ["recorded"] * len(turns)
+    return _table("turns", columns)
+
+
+def _columns(record: type[Record], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    """Turn rows, in the order of a record's fields, into columns."""
+    names = list(record.model_fields)
+    columns: dict[str, Any] = dict.fromkeys(names, ())
+    columns.update(zip(names, zip(*rows, strict=True), strict=False))
+    for name in _LATER.intersection(names):
+        columns[name] = [None if value is UNSET else value for value in columns[name]]
+    return columns
+
+
+def _table(name: str, columns: dict[str, Any]) -> pa.Table:
+    schema = arrow_schema(name)
+    arrays = [
+        column if isinstance(column, pa.Array) else pa.array(column, field.type)
+        for field in schema
+        for column in (columns[field.name],)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)

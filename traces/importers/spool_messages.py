@@ -8,13 +8,13 @@ that a hop's id is made of.
 
 from collections.abc import Hashable
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from pydantic import AwareDatetime
 
-from serving.records import LATER_FIELDS, SCHEMA_VERSION, Message, Record, ToolCall
+from serving.records import LATER_FIELDS, SCHEMA_VERSION, Message, Record, Role, ToolCall
 from traces.bodies import Body, body_of_text
 
 _MEMORY_BYTES = 32 << 20
@@ -50,8 +50,16 @@ def struct_of(record: type[Record]) -> Any:
 
 
 _TYPES[tuple[ToolCall, ...]] = list[struct_of(ToolCall)]  # type: ignore[misc]
+_read_text = msgspec.json.Decoder(str).decode
 _read_message = msgspec.json.Decoder(struct_of(Message)).decode
-_read_list = msgspec.json.Decoder(list[Raw]).decode
+_OPENS = b'{"role":'
+_BETWEEN = b"}," + _OPENS
+# Most messages are a text and nothing else.
+_CONTENT = b'"content":'
+_PLAIN = b',"tool_calls":[],"tool_call_id":null'
+_PLAIN_SORTED = b',"tool_call_id":null,"tool_calls":[]}'
+_ROLES = {b'"%b"' % role.encode(): role for role in get_args(Role)}
+
 write = msgspec.json.Encoder().encode
 write_sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -107,16 +115,10 @@ class Messages:
         Raises:
             ValueError: if it is not as the recorder writes it.
         """
-        known = self._known.get(data)
-        if known is None:
-            message = same(_read_message(data), data)
-            canonical = write_sorted(message)
-            known = Known(body_of_text(message.role, canonical), canonical)
-            if self._known_bytes > _MEMORY_BYTES:
-                self._known, self._known_bytes = {}, 0
-            self._known[data] = known
-            self._known_bytes += len(data)
-        return known
+        if not (data.startswith(_OPENS) and data.endswith(b"}")):
+            raise NotOurs
+        inside = data[len(_OPENS) : -1]
+        return self._known.get(inside) or self._learn(inside)
 
     def history(self, key: Hashable, data: bytes) -> History:
         """Read a list of messages; of one `key` each mostly continues the one before.
@@ -125,28 +127,53 @@ class Messages:
             ValueError: if it is not as the recorder writes it.
         """
         before = self._histories.get(key, _NOTHING)
-        length = len(before.text)
-        if not data.startswith(before.text) or data[length : length + 1] not in (b",", b"]"):
-            before, length = _NOTHING, 0
-        rest = b"[" + data[length + 1 :]
-        if rest == b"[":
+        at = len(before.text)
+        if not data.startswith(before.text) or not data.startswith((b",", b"]"), at):
+            before, at = _NOTHING, 0
+        if len(data) == at + 1:
             return before
-        added = [self.one(bytes(raw)) for raw in same(_read_list(rest), rest)]
-        between = b"," if before.bodies and added else b""
+        if not data.startswith(_OPENS, at + 1) or not data.endswith(b"}]"):
+            raise NotOurs
+        # No text holds the separator: its quotes would be written with backslashes.
+        known = self._known
+        added = [
+            known.get(inside) or self._learn(inside)
+            for inside in data[at + 1 + len(_OPENS) : -2].split(_BETWEEN)
+        ]
+        texts = b",".join([each.canonical for each in added])
+        between = b"," if before.bodies else b""
         history = History(
             data[:-1],
-            before.canonical + between + b",".join([known.canonical for known in added]),
-            before.ids + b"".join([known.body.message_id for known in added]),
-            before.bodies + [known.body for known in added],
+            b"".join((before.canonical, between, texts)),
+            before.ids + b"".join([each.body.message_id for each in added]),
+            before.bodies + [each.body for each in added],
             before.listed,
             before.listed_count,
         )
-        self._remember(key, history)
+        if self._histories_bytes > _MEMORY_BYTES:
+            self._histories.clear()
+            self._histories_bytes = 0
+        self._histories[key] = history
+        self._histories_bytes += len(data) - at
         return history
 
-    def _remember(self, key: Hashable, history: History) -> None:
-        if self._histories_bytes > _MEMORY_BYTES:
-            self._histories, self._histories_bytes = {}, 0
-        replaced = self._histories.get(key, _NOTHING)
-        self._histories[key] = history
-        self._histories_bytes += len(history.text) - len(replaced.text)
+    def _learn(self, inside: bytes) -> Known:
+        """Read a message without what all of them begin and end with."""
+        role, _, rest = inside.partition(b",")
+        if role in _ROLES and rest.startswith(_CONTENT) and rest.endswith(_PLAIN):
+            content = rest[len(_CONTENT) : -len(_PLAIN)]
+            same(_read_text(content), content)
+            name = _ROLES[role]
+            canonical = b"".join((b'{"content":', content, b',"role":', role, _PLAIN_SORTED))
+        else:
+            data = _OPENS + inside + b"}"
+            message = same(_read_message(data), data)
+            name = message.role
+            canonical = write_sorted(message)
+        known = Known(body_of_text(name, canonical), canonical)
+        if self._known_bytes > _MEMORY_BYTES:
+            self._known.clear()
+            self._known_bytes = 0
+        self._known[inside] = known
+        self._known_bytes += len(inside)
+        return known
