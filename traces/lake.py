@@ -188,11 +188,13 @@ def _connect(
     root = home / "lake"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        try:
-            return _attach(root, address, read_only=read_only)
-        except duckdb.Error as error:
-            if read_only or not is_missing(error):
-                raise
+        # To try costs as much as to make one.
+        if read_only or address.catalog is not None or (root / "catalog.sqlite").exists():
+            try:
+                return _attach(root, address, read_only=read_only)
+            except duckdb.Error as error:
+                if read_only or not is_missing(error):
+                    raise
         with lock.held():
             return _attach(root, address, create=True)
     except (duckdb.Error, OSError) as error:
