@@ -18,7 +18,7 @@ import duckdb
 from traces.source import Offset
 
 MARK = "join"
-_VERSION = 2
+_VERSION = 3
 """Moves when joining the same rows gives other turns."""
 
 

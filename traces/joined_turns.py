@@ -16,15 +16,10 @@ import duckdb
 from traces.changes import Changes
 from traces.loose import join_loose
 from traces.tables import TABLES
-from traces.turn_rows import ASKED, PLACES, add_rows, days_of
+from traces.turn_rows import ASKED, HOP_COLUMNS, PLACES, add_rows, days_of
 
 _COLUMNS = [f'"{c.name}"' for c in TABLES["turns"] if c.name != "position"]
 _CONTENT = f"hash({', '.join(_COLUMNS)})"
-_HOPS = (
-    'SELECT hop_id, source, conversation_id, turn_id, "user", seq, role, model, served_name,'
-    " message_ids, completion, response_id, span_id, status, error, started_at, duration_s,"
-    " canary, workload, task, day FROM"
-)
 
 
 def remake(connection: duckdb.DuckDBPyConnection, changes: Changes) -> tuple[int, int]:
@@ -37,24 +32,22 @@ def remake(connection: duckdb.DuckDBPyConnection, changes: Changes) -> tuple[int
         return 0, 0
     _write_after(connection, changes)
     _find_before(connection, changes)
-    connection.execute(_POSITIONS)
+    _find_positions(connection)
     return _apply(connection)
 
 
 def _write_after(connection: duckdb.DuckDBPyConnection, changes: Changes) -> None:
     """Write the turns as they are to be."""
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE join_after AS SELECT {', '.join(_COLUMNS)} FROM turns"
-        " WHERE false"
+        f"CREATE OR REPLACE TEMP TABLE join_after AS SELECT {', '.join(_COLUMNS)},"
+        " 0::BIGINT AS part FROM turns WHERE false"
     )
     _group_named(connection, changes)
     for source in changes.sources:
         connection.execute(PLACES)
         connection.execute(ASKED)
         join_loose(connection, source)
-        add_rows(
-            connection, f"{_HOPS} hops WHERE turn_id IS NULL", days_of(connection, "join_loose")
-        )
+        add_rows(connection, "hops")
 
 
 def _concerned(connection: duckdb.DuckDBPyConnection, changes: Changes) -> bool:
@@ -71,22 +64,20 @@ def _concerned(connection: duckdb.DuckDBPyConnection, changes: Changes) -> bool:
 
 def _group_named(connection: duckdb.DuckDBPyConnection, changes: Changes) -> None:
     """Make the rows of turns that their hops name."""
-    hops = (
-        f"{_HOPS} hops WHERE turn_id IS NOT NULL AND turn_id NOT IN"
-        " (SELECT turn_id FROM turns WHERE origin = 'recorded')"
-    )
+    hops = "hops"
     if not changes.everything:
         _read_touched(connection, changes)
-        hops = "SELECT * FROM join_hops"
+        hops = "join_hops"
     connection.execute(PLACES)
     connection.execute(ASKED)
     connection.execute(
-        "INSERT INTO join_places BY NAME SELECT turn_id, hop_id,"
+        "INSERT INTO join_places BY NAME SELECT turn_id, hop_id, started_at,"
         " row_number() OVER (PARTITION BY turn_id"
         "  ORDER BY seq, started_at, len(message_ids), hop_id) AS place"
-        f" FROM ({hops})"
+        f" FROM {hops} WHERE turn_id IS NOT NULL"
+        " AND turn_id NOT IN (SELECT turn_id FROM turns WHERE origin = 'recorded')"
     )
-    add_rows(connection, hops, days_of(connection, f"({hops})"))
+    add_rows(connection, hops)
 
 
 def _read_touched(connection: duckdb.DuckDBPyConnection, changes: Changes) -> None:
@@ -98,7 +89,7 @@ def _read_touched(connection: duckdb.DuckDBPyConnection, changes: Changes) -> No
     shrank = connection.execute("SELECT bool_or(shrank) FROM join_turn_ids").fetchall()[0][0]
     which = "false" if shrank else "turn_id IN (SELECT turn_id FROM join_turn_ids)"
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE join_hops AS {_HOPS}"
+        f"CREATE OR REPLACE TEMP TABLE join_hops AS SELECT {HOP_COLUMNS} FROM"
         f" ducklake_table_insertions('lake', 'main', 'hops', {low}, {high}) WHERE {which}"
     )
     connection.execute(
@@ -110,8 +101,9 @@ def _read_touched(connection: duckdb.DuckDBPyConnection, changes: Changes) -> No
         connection.execute(
             "INSERT INTO join_known SELECT turn_id, unnest([day, last_day]) FROM join_turn_ids"
         )
+    days = days_of(connection, "join_known")
     connection.execute(
-        f"INSERT INTO join_hops {_HOPS} hops WHERE {days_of(connection, 'join_known')}"
+        f"INSERT INTO join_hops SELECT {HOP_COLUMNS} FROM hops WHERE {days}"
         " AND turn_id IN (SELECT turn_id FROM join_known)"
         " AND hop_id NOT IN (SELECT hop_id FROM join_hops)"
     )
@@ -131,7 +123,7 @@ def _find_before(connection: duckdb.DuckDBPyConnection, changes: Changes) -> Non
     sources = {} if changes.everything else {"sources": list(changes.sources)}
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE join_before AS SELECT turn_id, conversation_id, started_at,"
-        f" day, position, {_CONTENT} AS content, true AS remade"
+        f" day, hop_ids[1] AS first_hop, position, {_CONTENT} AS content, true AS remade"
         f" FROM turns WHERE origin = 'joined' AND ({remade})",
         sources,
     )
@@ -140,11 +132,37 @@ def _find_before(connection: duckdb.DuckDBPyConnection, changes: Changes) -> Non
         " UNION SELECT conversation_id FROM join_after"
     )
     connection.execute(
-        "INSERT INTO join_before SELECT turn_id, conversation_id, started_at, day, position,"
-        " NULL, false FROM turns WHERE origin = 'joined'"
+        "INSERT INTO join_before SELECT turn_id, conversation_id, started_at, day,"
+        " hop_ids[1], position, NULL, false FROM turns WHERE origin = 'joined'"
         " AND conversation_id IN (SELECT conversation_id FROM join_conversations)"
         " AND turn_id NOT IN (SELECT turn_id FROM join_before)"
     )
+
+
+def _find_positions(connection: duckdb.DuckDBPyConnection) -> None:
+    """Write `join_positions`.
+
+    Many logs tell no time, or whole seconds: of turns that began at the same time, the one whose
+    first call saw less of the conversation came first.
+    """
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE join_order AS"
+        " SELECT turn_id, conversation_id, started_at, day, hop_ids[1] AS first_hop"
+        " FROM join_after UNION ALL"
+        " SELECT turn_id, conversation_id, started_at, day, first_hop"
+        " FROM join_before WHERE NOT remade"
+    )
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE join_ties AS SELECT first_hop, day FROM join_order"
+        " QUALIFY count(*) OVER (PARTITION BY conversation_id, started_at) > 1"
+    )
+    # A turn's first hop lies on its day, or just after midnight.
+    days = days_of(connection, "(SELECT unnest([day, day + 1]) AS day FROM join_ties)")
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE join_saw AS SELECT hop_id, len(message_ids) AS saw"
+        f" FROM hops WHERE {days} AND hop_id IN (SELECT first_hop FROM join_ties)"
+    )
+    connection.execute(_POSITIONS)
 
 
 _POSITIONS = """
@@ -152,14 +170,15 @@ _POSITIONS = """
     SELECT turn_id, count(*) FILTER (recorded) OVER by_time
            + count(*) FILTER (NOT recorded) OVER in_order - 1 AS position
     FROM (
-        SELECT turn_id, conversation_id, started_at, false AS recorded FROM join_after
+        SELECT o.turn_id, o.conversation_id, o.started_at, coalesce(s.saw, 0) AS saw,
+               false AS recorded
+        FROM join_order o LEFT JOIN join_saw s ON s.hop_id = o.first_hop
         UNION ALL
-        SELECT turn_id, conversation_id, started_at, false FROM join_before WHERE NOT remade
-        UNION ALL
-        SELECT turn_id, conversation_id, started_at, true FROM turns WHERE origin = 'recorded'
+        SELECT turn_id, conversation_id, started_at, 0, true FROM turns
+        WHERE origin = 'recorded'
         AND conversation_id IN (SELECT conversation_id FROM join_conversations))
     WINDOW by_time AS (PARTITION BY conversation_id ORDER BY started_at),
-           in_order AS (PARTITION BY conversation_id ORDER BY started_at, turn_id
+           in_order AS (PARTITION BY conversation_id ORDER BY started_at, saw, turn_id
                         ROWS UNBOUNDED PRECEDING)
     QUALIFY NOT recorded
 """
@@ -195,10 +214,7 @@ def _apply(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
             f" (SELECT turn_id FROM {having('changed', 'gone')})"
         )
     if counts.keys() & {"changed", "new"}:
-        connection.execute(
-            "INSERT INTO turns BY NAME SELECT a.*, f.position FROM join_after a"
-            f" JOIN (SELECT turn_id, position FROM {having('changed', 'new')}) f USING (turn_id)"
-        )
+        _insert(connection, f"SELECT turn_id, position FROM {having('changed', 'new')}")
     if "moved" in counts:
         days = days_of(connection, having("moved"))
         connection.execute(
@@ -208,3 +224,15 @@ def _apply(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
         )
     updated = sum(counts.get(fate, 0) for fate in ("changed", "gone", "moved"))
     return counts.get("new", 0), updated
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, chosen: str) -> None:
+    """Store rows part by part: Parquet files are made in memory."""
+    parts = connection.execute(
+        f"SELECT DISTINCT part FROM join_after SEMI JOIN ({chosen}) USING (turn_id) ORDER BY part"
+    ).fetchall()
+    for (part,) in parts:
+        connection.execute(
+            f"INSERT INTO turns BY NAME SELECT a.* EXCLUDE (part), f.position FROM join_after a"
+            f" JOIN ({chosen}) f USING (turn_id) WHERE a.part = {part}"
+        )

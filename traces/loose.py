@@ -277,7 +277,7 @@ def _add_turns(connection: duckdb.DuckDBPyConnection, source: str) -> None:
     connection.execute(
         """
         CREATE OR REPLACE TEMP TABLE join_unit_hops AS
-        SELECT p.unit, l.hop_id, l.conversation_id,
+        SELECT p.unit, l.hop_id, l.conversation_id, l.started_at,
                row_number() OVER (PARTITION BY p.unit ORDER BY p.rank, l.n) AS place
         FROM (SELECT u.unit, u.rank, unnest(range(g.first_n, g.last_n + 1)) AS n
               FROM join_unit_groups u JOIN join_groups g USING (number)) p
@@ -286,7 +286,7 @@ def _add_turns(connection: duckdb.DuckDBPyConnection, source: str) -> None:
     )
     connection.execute(_NAMES)
     connection.execute(
-        "INSERT INTO join_places BY NAME SELECT i.turn_id, h.hop_id, h.place"
+        "INSERT INTO join_places BY NAME SELECT i.turn_id, h.hop_id, h.place, h.started_at"
         " FROM join_unit_hops h JOIN join_unit_ids i USING (unit)"
     )
     connection.execute(_ASKED, {"source": source})

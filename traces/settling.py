@@ -45,7 +45,8 @@ _NAMED = """
             OR f.target_kind = 'response' AND f.source = 'tensorzero')
         QUALIFY row_number() OVER (
             PARTITION BY f.feedback_id
-            ORDER BY (t.started_at <= f.created_at) DESC, t.started_at DESC, t.turn_id) = 1)
+            ORDER BY (t.started_at <= f.created_at) DESC, t.started_at DESC, t.position DESC,
+                     t.turn_id) = 1)
     SELECT feedback_id, turn_id FROM named SEMI JOIN stored USING (turn_id)
 """
 

@@ -1,9 +1,10 @@
 """Rows of joined turns, made by SQL from their hops and client requests.
 
-In: two relations of the connection, and a query for hops as in the lake.
-`join_places (turn_id, hop_id, place)`: which hops are a turn's, in which order, from 1.
+In: two relations of the connection, and hops as in the lake.
+`join_places (turn_id, hop_id, place, started_at)`: which hops are a turn's, from place 1.
 `join_asked`: what is known of a turn but from its hops; see `ASKED`.
-Out: rows of `turns` in `join_after`; their `position` is still to be found.
+Out: rows of `turns` in `join_after`; their `position` is still to be found. A `part` of them is
+made, and later stored, at a time.
 """
 
 # Names come from our own declarations; values are bound.
@@ -23,10 +24,20 @@ CREATE OR REPLACE TEMP TABLE join_asked (
 """
 """What client requests say of a turn, and who it is where its hops do not know."""
 
-PLACES = "CREATE OR REPLACE TEMP TABLE join_places (turn_id VARCHAR, hop_id VARCHAR, place BIGINT)"
+PLACES = """
+CREATE OR REPLACE TEMP TABLE join_places (
+    turn_id VARCHAR, hop_id VARCHAR, place BIGINT, started_at TIMESTAMPTZ)
+"""
 
-_TURNS_AT_ONCE = 200_000
-"""Lists of ids are made in memory."""
+HOP_COLUMNS = (
+    'hop_id, source, conversation_id, turn_id, "user", seq, role, model, served_name, message_ids,'
+    " completion, response_id, span_id, status, error, started_at, duration_s, canary, workload,"
+    " task, day"
+)
+"""What the rows are made from, and what they are grouped by."""
+
+_PART_TURNS = 30_000
+"""Lists of ids and rows about to be written are held in memory."""
 
 _NAME = "coalesce(served_name, model)"
 
@@ -103,30 +114,44 @@ def days_of(connection: duckdb.DuckDBPyConnection, relation: str) -> str:
     return "false" if low is None else f"day BETWEEN DATE '{low}' AND DATE '{high}'"
 
 
-def add_rows(connection: duckdb.DuckDBPyConnection, hops: str, days: str) -> None:
+def add_rows(connection: duckdb.DuckDBPyConnection, hops: str) -> None:
     """Add the rows of all turns of `join_places` and `join_asked` to `join_after`.
 
-    `hops` is a query for their hops; `days` is a condition on `day` that holds for all of these.
+    `hops` is the relation that has their hops. Turns of about the same time are made together,
+    so that only the hops of that time are looked at.
     """
-    count = connection.execute(
-        "SELECT greatest((SELECT count(*) FROM join_places), (SELECT count(*) FROM join_asked))"
-    ).fetchall()[0][0]
-    if not count:
-        return
-    parts = 1 + count // _TURNS_AT_ONCE
-    for part in range(parts):
-        which = f"% {parts} = {part}"
+    connection.execute(
+        f"""
+        CREATE OR REPLACE TEMP TABLE join_parts AS
+        SELECT turn_id, low, high, (row_number() OVER () - 1) // {_PART_TURNS} AS part FROM (
+            SELECT turn_id, min(started_at) AS low, max(started_at) AS high
+            FROM (SELECT turn_id, started_at FROM join_places UNION ALL
+                  SELECT turn_id, make_timestamp(started_us) AT TIME ZONE 'UTC' FROM join_asked)
+            GROUP BY turn_id ORDER BY low, turn_id)
+        """
+    )
+    parts = connection.execute(
+        "SELECT part, min(low), max(high) FROM join_parts GROUP BY part ORDER BY part"
+    ).fetchall()
+    first = connection.execute("SELECT coalesce(max(part), -1) + 1 FROM join_after").fetchall()
+    for part, low, high in parts:
+        which = f"turn_id IN (SELECT turn_id FROM join_parts WHERE part = {part})"
+        days = f"day BETWEEN DATE '{low.date()}' AND DATE '{high.date()}'"
+        times = f"started_at BETWEEN '{low}' AND '{high}'"
+        own = f"SELECT {HOP_COLUMNS} FROM {hops} WHERE {days} AND {times}"
         connection.execute(
-            f"INSERT INTO join_after BY NAME SELECT * FROM ({_rows_sql(hops, days, which)})"
+            f"INSERT INTO join_after BY NAME SELECT *, {first[0][0] + part} AS part"
+            f" FROM ({_rows_sql(own, days, which)})"
         )
 
 
 def _rows_sql(hops: str, days: str, which: str) -> str:
     return f"""
-    WITH members AS NOT MATERIALIZED (SELECT p.turn_id, p.place, h.* EXCLUDE (turn_id)
-                     FROM ({hops}) h JOIN join_places p USING (hop_id)
-                     WHERE hash(p.turn_id) {which}),
-    asked_for AS (SELECT * FROM join_asked WHERE hash(turn_id) {which}),
+    WITH places AS (SELECT * EXCLUDE (started_at) FROM join_places WHERE {which}),
+    members AS NOT MATERIALIZED (
+        SELECT p.turn_id, p.place, h.* EXCLUDE (turn_id)
+        FROM ({hops}) h JOIN places p USING (hop_id)),
+    asked_for AS (SELECT * FROM join_asked WHERE {which}),
     sums AS ({_SUMS}),
     {_texts(days)},
     said AS (

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from trace_records import at, calls, hop, result, says, turn_of, user
 
-from serving.records import Hop, Turn
+from serving.records import NO_KEY, Hop, Turn
 from traces.importers.rows import hop_row, turn_row
 from traces.lake import Lake
 from traces.store import store_rows
@@ -200,3 +200,22 @@ def test_joining_again_changes_nothing(lake: Lake) -> None:
 
     assert refresh_turns(lake) == (0, 0)
     assert lake.snapshot_id() == first
+
+
+def test_turns_that_began_at_the_same_time_are_in_the_order_of_their_histories(
+    lake: Lake,
+) -> None:
+    talk = [user("One?"), says("1"), user("Two?"), says("2"), user("Three?"), says("3")]
+    steps = [
+        hop(source="openai", turn_id=None, conversation_id=key, started_at=at(0), seq=0,
+            messages=tuple(talk[:place]), completion=talk[place])
+        for place in (1, 3, 5) for key in ("k", NO_KEY)
+    ]  # fmt: skip
+    random.Random(1).shuffle(steps)
+    for step in steps:
+        take(lake, step)
+
+    found = sorted(turns(lake), key=lambda t: (t.conversation_id, t.position))
+
+    assert [t.request for t in found] == ["One?", "Two?", "Three?"] * 2
+    assert [t.position for t in found] == [0, 1, 2] * 2
