@@ -31,8 +31,8 @@ def tell_ingest(report: "IngestReport") -> None:
     tell(f"INGEST    {report.source} ({report.format}, {files})")
     f = report.funnel
     if not report.added:
-        known = any(f[f"{kind}_known"] for kind in _KINDS)
-        tell(f"          nothing new{': all of it was ingested before' if known else ''}")
+        before = report.all_known or any(f[f"{kind}_known"] for kind in _KINDS)
+        tell(f"          nothing new{': all of it was ingested before' if before else ''}")
     mixed = len(report.formats) > 1
     for format, funnel in report.formats.items():
         if mixed:

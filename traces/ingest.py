@@ -47,7 +47,8 @@ class IngestReport(Record):
     that are no record, such as `skipped_span_tool`; `<table>_expired`, records that are too old:
     retention has taken their days away."""
     formats: dict[str, dict[str, int]]
-    """The funnel of each format by itself, and its `files`."""
+    """The funnel of each format by itself, its `files`, and `files_known`: ingested before, as
+    far as they went then."""
     noticed: dict[str, list[str]]
     """Files that were rotated, renamed, truncated or rewritten since they were read last."""
     quarantined: dict[str, int]
@@ -57,6 +58,12 @@ class IngestReport(Record):
     waiting_bytes: int
     """Bytes of torn last lines left for the next ingest."""
     snapshot_id: int
+
+    @property
+    def all_known(self) -> bool:
+        """Whether every file had been ingested before, to its very end."""
+        known = sum(funnel["files_known"] for funnel in self.formats.values())
+        return not self.added and known == self.files > 0 and not self.waiting_bytes
 
     @property
     def added(self) -> bool:
@@ -147,8 +154,10 @@ class _Counts:
         self.quarantined += added.quarantined
 
     def note(self, file: SourceFile, known: list[KnownOffset]) -> None:
-        """Note what was seen of a file that has been read."""
-        self.formats.setdefault(file.format, Counter())["files"] += 1
+        """Note what was seen of a file that has been read; `known` is from before that."""
+        funnel = self.formats.setdefault(file.format, Counter())
+        funnel["files"] += 1
+        funnel["files_known"] += any(k.source_id == file.source_id for k in known)
         self.waiting_bytes += file.waiting_bytes
         if sentences := notice(file, known):
             self.noticed[file.name] = sentences
