@@ -4,7 +4,8 @@
 
 In: JSON with `tables` (name to Parquet glob), `names` of questions and `rounds`. Out: JSON with
 each question's `seconds` a round and its `rows`. Imports nothing of this project. Each query
-computes what `traces/questions.py` asks, to the last digit: quantiles are exact on both sides.
+computes what `traces/analytics/questions.py` asks, to the last digit: quantiles are exact on both
+sides.
 """
 
 # Everything put into these texts is declared here.

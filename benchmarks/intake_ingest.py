@@ -17,7 +17,7 @@ import duckdb
 
 from benchmarks.intake_data import write_spool
 from traces.ingest import ingest
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 _SPLITS = 7
 """Parts that the second ingest gets the same lines in."""

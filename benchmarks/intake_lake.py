@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 
 from benchmarks.intake_data import STARTS
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 DAYS = 30
 _SLOT = "'L' || CAST(hash(turn, 1) % 4 AS BIGINT)"

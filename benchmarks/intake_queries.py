@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks import intake_clickhouse
 from benchmarks.intake_lake import build
 from infra.base_model import say_on_stderr
-from traces.lake import Lake
-from traces.questions import QUESTIONS
+from traces.analytics.questions import QUESTIONS
+from traces.storage.lake import Lake
 
 CHDB = Path(".mol/bench/chdb")
 """Where the environment with chdb is made and kept."""

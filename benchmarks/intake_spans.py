@@ -28,7 +28,7 @@ from benchmarks.intake_data import hop_dicts
 from infra.base_model import say_on_stderr
 from serving.child import HOST, free_port, start_child, stop_child
 from traces.ingest import ingest
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 PHOENIX = Path(".mol/bench/phoenix")
 """Where Phoenix's environment is made and kept."""

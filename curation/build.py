@@ -163,7 +163,7 @@ def code_version() -> str:
 
 
 def _snapshot_id(home: Path) -> int:
-    from traces.lake import Lake
+    from traces.storage.lake import Lake
 
     with Lake.open(home, read_only=True) as lake:
         return lake.snapshot_id()

@@ -29,10 +29,10 @@ from curation.examples import (
 )
 from serving.records import Hop, Message
 from serving.slots import Profile
-from traces.standing import SUPERSEDED, standing
+from traces.joins.standing import SUPERSEDED, standing
 
 if TYPE_CHECKING:
-    from traces.blame import Blame
+    from traces.attribution.blame import Blame
     from traces.read import TurnBundle
 
 QUOTE_CHARS = 40

@@ -22,7 +22,7 @@ from curation.examples import normalise
 from curation.split import Groups
 from serving.records import Feedback, content_id
 from serving.slots import Profile
-from traces.outcomes import verifier_failed
+from traces.attribution.outcomes import verifier_failed
 
 if TYPE_CHECKING:
     from traces.read import TurnBundle

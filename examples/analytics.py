@@ -22,11 +22,11 @@ from flows.config import Settings
 from flows.console import print_table
 from flows.turn_page import turn_lines
 from serving.slots import load_profile
+from traces.analytics.questions import QUESTIONS
+from traces.analytics.views import describe, query
 from traces.attribute import attribute
 from traces.ingest import ingest
 from traces.lookup import find_turns
-from traces.questions import QUESTIONS
-from traces.views import describe, query
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "analytics.md"

@@ -19,8 +19,8 @@ from serving.errors import MolError
 from serving.records import content_id
 from serving.slots import DEFAULT_PROFILE
 from traces.config import LakeConfig
-from traces.lake_address import address_of, settle_address
-from traces.locations import is_url
+from traces.sources.locations import is_url
+from traces.storage.lake_address import address_of, settle_address
 from training.config import HeadConfig, TrainConfig
 
 

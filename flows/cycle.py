@@ -47,7 +47,7 @@ class CycleResult(Record):
 @flow(name="cycle", validate_parameters=False)
 def cycle(settings: Settings) -> CycleResult:
     """Run the loop once over the settings' sources."""
-    from traces.mark import learning_mark
+    from traces.joins.mark import learning_mark
 
     seconds: dict[str, float] = {}
 

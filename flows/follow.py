@@ -20,9 +20,9 @@ def follow_source(settings: Settings) -> None:
         MolError: if there is not one local source, or the lake cannot be used.
     """
     from flows import story
-    from traces.detect import candidates, check_format
     from traces.follow import Follower, follow
-    from traces.locations import local_path, shown
+    from traces.sources.detect import candidates, check_format
+    from traces.sources.locations import local_path, shown
 
     check_format(settings.format)
     sources = stages.named_sources(settings)

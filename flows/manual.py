@@ -10,7 +10,7 @@ from flows.config import Settings
 from flows.console import tell
 from flows.prefect_server import prefect_api
 from serving.disk import DiskFull
-from traces.lake_address import address_of, settle_address
+from traces.storage.lake_address import address_of, settle_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def check(settings: Settings, stage: str) -> None:
         MolError: the first thing that is wrong, and what to do about it.
     """
     from promotion.suites.suite import primary_suite
-    from traces.detect import check_format, find_sources
-    from traces.locations import local_path
+    from traces.sources.detect import check_format, find_sources
+    from traces.sources.locations import local_path
     from training.artifact import BaseNotFound
 
     address_of(settings.home, settings.lake)
@@ -183,8 +183,8 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
     Raises:
         MolError: if the run could not start.
     """
-    from traces.detect import find_sources
-    from traces.locations import local_path, shown
+    from traces.sources.detect import find_sources
+    from traces.sources.locations import local_path, shown
 
     check(settings, stage)
     if stage == "upkeep":

@@ -49,7 +49,7 @@ def sql(
         raise typer.BadParameter(
             "Give one of a query (words or '-'), --file and --attach, and one of --csv and --json."
         )
-    from traces.views import attach_statements, describe, reading
+    from traces.analytics.views import attach_statements, describe, reading
 
     if attach:
         print(attach_statements(load_settings(config, overrides={"home": home}).home))

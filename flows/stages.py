@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from serving.engine import Engine
     from traces.attribute import AttributeReport
     from traces.ingest import IngestReport
-    from traces.upkeep import UpkeepReport
+    from traces.storage.upkeep import UpkeepReport
     from training.runs import TrainedAdapter
 
 EMBEDDED = "embedded"
@@ -85,7 +85,7 @@ def upkeep_stage(
 ) -> "UpkeepReport":
     """Keep the lake small and quick; what datasets were made from stays readable."""
     from curation.manifest import list_manifests
-    from traces.upkeep import upkeep
+    from traces.storage.upkeep import upkeep
 
     used = {manifest.snapshot_id for manifest in list_manifests(settings.home)}
     return upkeep(settings.home, settings.lake, used, dry_run=dry_run, progress=progress)

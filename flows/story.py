@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from promotion.state import SlotState
     from traces.attribute import AttributeReport
     from traces.ingest import IngestReport
-    from traces.upkeep import UpkeepReport
+    from traces.storage.upkeep import UpkeepReport
     from training.runs import TrainedAdapter
 
 _KINDS = ("hops", "turns", "feedback", "requests")

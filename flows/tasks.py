@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from promotion.promote import PromotionResult
     from traces.attribute import AttributeReport
     from traces.ingest import IngestReport
-    from traces.upkeep import UpkeepReport
+    from traces.storage.upkeep import UpkeepReport
     from training.runs import TrainedAdapter
 
 HOUR_S = 3600

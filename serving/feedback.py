@@ -3,7 +3,7 @@
     records = parse(body).records(datetime.now(UTC))
 
 In: the body. Out: `Feedback` records, one a signal, in the words that
-`traces.outcomes` settles:
+`traces.attribution.outcomes` settles:
 
     thumb, score  `thumb` of +1 or -1; a score below one half points down
     correction    `edit` with the answer that the user wanted

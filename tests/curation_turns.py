@@ -9,8 +9,8 @@ from typing import Any
 
 from serving.records import Hop, Message, ToolCall, Turn
 from serving.slots import Profile, Slot
-from traces.blame import Blame
-from traces.outcomes import Outcome
+from traces.attribution.blame import Blame
+from traces.attribution.outcomes import Outcome
 from traces.read import TurnBundle
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from traces.detect import format_of, parse_item
 from traces.importers.rows import Row
-from traces.items import Context, Item
+from traces.sources.detect import format_of, parse_item
+from traces.sources.items import Context, Item
 
 DATA = Path(__file__).parent / "data"
 ODD: tuple[Any, ...] = (

@@ -106,6 +106,6 @@ def _ingest(order: dict[str, Any], writing: int) -> None:
 if __name__ == "__main__":
     # Imported before the forks: a child that dies young should have done something.
     import traces.ingest
-    import traces.lake_address  # noqa: F401
+    import traces.storage.lake_address  # noqa: F401
 
     _serve()

@@ -7,9 +7,9 @@ from typing import Any
 
 from trace_records import line, traffic
 
-from traces.items import Context, Item
-from traces.source import Offset
-from traces.source_file import Form, SourceFile
+from traces.sources.items import Context, Item
+from traces.sources.source import Offset
+from traces.sources.source_file import Form, SourceFile
 
 SPOOL = [json.loads(line(record)) for record in traffic(4)]
 """Items of the native format."""

@@ -54,7 +54,7 @@ def test_every_layer_is_there_to_be_checked() -> None:
 @pytest.mark.parametrize(
     ("package", "statement"),
     [
-        ("serving", "import traces.lake"),
+        ("serving", "import traces.storage.lake"),
         ("serving", "from flows import cli"),
         ("traces", "def late():\n    from curation.build import build"),
         ("traces", "if TYPE_CHECKING:\n    import promotion"),
@@ -78,7 +78,7 @@ def test_a_planted_upward_import_is_found(tmp_path: Path, package: str, statemen
     ("package", "statement"),
     [
         ("flows", "import serving, traces, curation, training, promotion, infra"),
-        ("traces", "from traces.lake import Lake"),
+        ("traces", "from traces.storage.lake import Lake"),
         ("serving", "import servings, json"),
         ("infra", "from serving.errors import MolError"),
         ("benchmarks", "import flows"),

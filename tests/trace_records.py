@@ -14,8 +14,8 @@ import pytest
 
 from serving.records import Feedback, Hop, Message, ToolCall, Turn
 from serving.slots import Profile, Slot
-from traces.lake import Lake
-from traces.tables import TABLES
+from traces.storage.lake import Lake
+from traces.storage.tables import TABLES
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 SHARED = Path(os.environ.get("MOL_SHARED", Path(__file__).parents[2] / "shared"))

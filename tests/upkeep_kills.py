@@ -12,8 +12,8 @@ import os, signal, sys
 from datetime import date
 from pathlib import Path
 from traces.config import LakeConfig
-from traces.lake import Lake
-from traces.upkeep import Upkeep
+from traces.storage.lake import Lake
+from traces.storage.upkeep import Upkeep
 
 class Counted:
     # The connection, until it has run so many statements; then the process is killed.

@@ -20,11 +20,11 @@ import duckdb
 
 from serving.records import Record
 from serving.slots import Profile
-from traces.blaming import blame_turns
-from traces.frugality import little_memory
-from traces.lake import Lake
-from traces.settling import settle_turns
-from traces.tables import TABLES
+from traces.attribution.blaming import blame_turns
+from traces.attribution.settling import settle_turns
+from traces.storage.frugality import little_memory
+from traces.storage.lake import Lake
+from traces.storage.tables import TABLES
 
 Progress = Callable[[int, int], None]
 """Called with turns done and turns in all."""

@@ -18,10 +18,10 @@ import orjson
 import pyarrow as pa
 
 from serving.records import Hop, Message, Turn
-from traces.blame import Blame
-from traces.bodies import hop_of
-from traces.outcomes import Outcome
-from traces.tables import TABLES, Column, record_of
+from traces.attribution.blame import Blame
+from traces.attribution.outcomes import Outcome
+from traces.storage.bodies import hop_of
+from traces.storage.tables import TABLES, Column, record_of
 
 _BATCH_ROWS = 1000
 

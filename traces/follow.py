@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
-from traces.detect import candidates
 from traces.errors import InputRefused
 from traces.ingest import IngestReport, ingest
+from traces.sources.detect import candidates
 
 POLL_S = 1.0
 _MAX_POLL_S = 10.0

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Self
 
 from serving.records import Record
-from traces.detect import Sources, find_sources
-from traces.items import Batch
-from traces.lake import Lake
+from traces.joins.turns import refresh_turns
 from traces.load import LOAD_ITEMS, Added, Load, Sealed
-from traces.locations import fetched, shown
-from traces.notice import KnownOffset, notice
-from traces.source import Offset
-from traces.source_file import SourceFile
-from traces.turns import refresh_turns
+from traces.sources.detect import Sources, find_sources
+from traces.sources.items import Batch
+from traces.sources.locations import fetched, shown
+from traces.sources.notice import KnownOffset, notice
+from traces.sources.source import Offset
+from traces.sources.source_file import SourceFile
+from traces.storage.lake import Lake
 
 _BATCH_ITEMS = 4096
 _BATCH_BYTES = 4 << 20

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import duckdb
 
-from traces.detect import parse_item
 from traces.importers import native
 from traces.importers.rows import Row
 from traces.importers.spool_lines import SpoolLines
-from traces.items import Batch
-from traces.lake import Lake
-from traces.source import Offset
-from traces.source_file import SourceFile
-from traces.store import Rows, store_rows
-from traces.tables import Quick, arrow_table
+from traces.sources.detect import parse_item
+from traces.sources.items import Batch
+from traces.sources.source import Offset
+from traces.sources.source_file import SourceFile
+from traces.storage.lake import Lake
+from traces.storage.store import Rows, store_rows
+from traces.storage.tables import Quick, arrow_table
 
 LOAD_ITEMS = 65_536
 """About so many items are stored in one commit."""

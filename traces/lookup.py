@@ -16,13 +16,13 @@ from typing import Any
 import duckdb
 
 from serving.records import Hop, Turn
-from traces.blame import Blame
-from traces.bodies import read_hops_by_id
+from traces.attribution.blame import Blame
+from traces.attribution.outcomes import Outcome
 from traces.errors import TurnNotFound
-from traces.lake import Lake
-from traces.outcomes import Outcome
 from traces.read import TurnBundle
-from traces.tables import TABLES, record_of
+from traces.storage.bodies import read_hops_by_id
+from traces.storage.lake import Lake
+from traces.storage.tables import TABLES, record_of
 
 _NAMED = 3
 """How many candidates an error names."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import duckdb
 
-from traces.lake import Lake
-from traces.tables import TABLES, arrow_table
+from traces.storage.lake import Lake
+from traces.storage.tables import TABLES, arrow_table
 
 Rows = list[dict[str, Any]]
 

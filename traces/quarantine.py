@@ -15,14 +15,14 @@ import duckdb
 
 from serving.errors import MolError
 from serving.records import Record
-from traces.chunks import begins_stream, streamed
-from traces.detect import format_of, parse_item, recognised_as
 from traces.importers.rows import LineRefused
-from traces.items import Context, Item, decode
-from traces.lake import Lake
-from traces.source import MAX_LINE_BYTES
-from traces.store import store_rows
-from traces.turns import refresh_turns
+from traces.joins.turns import refresh_turns
+from traces.sources.chunks import begins_stream, streamed
+from traces.sources.detect import format_of, parse_item, recognised_as
+from traces.sources.items import Context, Item, decode
+from traces.sources.source import MAX_LINE_BYTES
+from traces.storage.lake import Lake
+from traces.storage.store import store_rows
 
 BATCH_BYTES = 32 * 1024 * 1024
 BATCH_RECORDS = 1024

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from traces.bundles import TurnBundle as TurnBundle
 from traces.bundles import read_bundles
-from traces.frugality import little_memory
-from traces.lake import Lake
+from traces.storage.frugality import little_memory
+from traces.storage.lake import Lake
 
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import intake, intake_clickhouse, intake_queries
 from benchmarks.intake_data import hop_dicts, write_spool
 from serving.records import Hop
-from traces.questions import QUESTIONS
+from traces.analytics.questions import QUESTIONS
 
 KEYS = {
     "hops_per_s", "vs_read_json", "vs_phoenix", "reingest_added", "query_p50_ms",

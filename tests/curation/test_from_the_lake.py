@@ -16,7 +16,7 @@ from curation.manifest import Manifest, read_examples
 from serving.records import Feedback, Message, Record, Turn, canonical_json
 from traces.attribute import attribute
 from traces.ingest import ingest
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 CONFIG = CurationConfig(min_rows=4, holdout_percent=25)
 

@@ -13,11 +13,11 @@ import pytest
 
 from examples.analytics import PAGE, answered, make_lake
 from serving.slots import load_profile
+from traces.analytics.questions import QUESTIONS
+from traces.analytics.view_definitions import VIEWS
+from traces.analytics.views import attach_statements, query
 from traces.attribute import attribute
 from traces.ingest import ingest
-from traces.questions import QUESTIONS
-from traces.view_definitions import VIEWS
-from traces.views import attach_statements, query
 
 TEXT = PAGE.read_text(encoding="utf-8")
 # `INSTALL` looks in the folder of extensions before it looks for a network.

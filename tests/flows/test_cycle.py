@@ -22,7 +22,7 @@ from flows import manual
 from flows.config import Settings
 from promotion.registry import Registry
 from serving.slots import load_profile
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 pytestmark = [pytest.mark.usefixtures("prefect"), pytest.mark.timeout(900)]
 

@@ -13,9 +13,9 @@ from flows import lineage
 from flows.config import Settings
 from promotion.gate import save_report
 from promotion.registry import Registry
+from traces.analytics.views import query
 from traces.ingest import ingest
-from traces.mark import learning_mark
-from traces.views import query
+from traces.joins.mark import learning_mark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMOTED = EXAMPLES / "promoted"

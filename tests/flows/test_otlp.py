@@ -18,7 +18,7 @@ from otlp_server import LIMIT_S, chat_span, exporting
 from flows.config import load_settings
 from flows.stages import NothingToIngest, ingest_stage, named_sources
 from serving.child import free_port, start_child, stop_child
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 
 def test_what_was_acknowledged_is_a_turn_after_the_process_was_killed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from flows import manual
 from flows.config import Settings
-from traces.views import query
+from traces.analytics.views import query
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from flows import schedule
 from flows.config import ScheduleConfig, Settings, SettingsInvalid
 from flows.schedule_command import AlreadyScheduled, alone
-from traces.views import query
+from traces.analytics.views import query
 
 pytestmark = pytest.mark.timeout(600)
 

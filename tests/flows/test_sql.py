@@ -10,9 +10,9 @@ from trace_records import traffic, write_spool
 from typer.testing import CliRunner, Result
 
 from flows import cli
+from traces.analytics.view_definitions import VIEWS
 from traces.errors import QueryRefused
 from traces.ingest import ingest
-from traces.view_definitions import VIEWS
 
 
 @pytest.fixture(scope="module")

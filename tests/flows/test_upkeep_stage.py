@@ -18,9 +18,9 @@ from flows.config import Settings, load_settings
 from serving.records import content_id
 from traces.config import LakeConfig
 from traces.ingest import ingest
-from traces.lake import Lake
-from traces.lake_address import LakeAddressRefused, read_address
 from traces.read import read_turns
+from traces.storage.lake import Lake
+from traces.storage.lake_address import LakeAddressRefused, read_address
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -9,8 +9,8 @@ import pytest
 from trace_records import PROFILE, at, calls, hop, result, says, signal, turn_of, user
 
 from serving.records import Feedback, Hop, Turn
-from traces.blame import Blame, Context, blame
-from traces.outcomes import settle
+from traces.attribution.blame import Blame, Context, blame
+from traces.attribution.outcomes import settle
 
 HOPS = [hop("route", "L0", completion=says("L2")), hop(), hop("summary")]
 FAILED = signal(value=0.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 REPOSITORY = Path(__file__).parents[2]
 CALLS = 100_000
@@ -51,8 +51,8 @@ _FEEDBACK = f"""
 
 _STAGES = {
     "join": """
-from traces.lake import Lake
-from traces.turns import refresh_turns
+from traces.storage.lake import Lake
+from traces.joins.turns import refresh_turns
 with Lake.open(home) as lake:
     print(*refresh_turns(lake))
     print(*lake.connection.execute("SELECT count(DISTINCT conversation_id) FROM turns").fetchall())

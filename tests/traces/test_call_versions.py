@@ -12,7 +12,7 @@ from import_rows import hop_of, lines
 from logged_calls import generation
 
 from traces.ingest import ingest
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 RUNNING = generation(end_time=None, output="", updated_at="2025-11-29 16:00:00.100000")
 ENDED = generation(updated_at="2025-11-29 16:00:02.000000")

@@ -18,7 +18,7 @@ import pytest
 from ingest_forks import Forks
 from trace_records import capture_hop, capture_request, line, tables, traffic, write_lines
 
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -14,9 +14,9 @@ import pytest
 from source_files import SPOOL, chunk, json_lines
 from trace_records import SHARED, traffic, write_spool
 
-from traces.detect import FORMATS, find_sources, parse_item
 from traces.errors import InputRefused
 from traces.ingest import ingest
+from traces.sources.detect import FORMATS, find_sources, parse_item
 
 DATA = SHARED / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared")

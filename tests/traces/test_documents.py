@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from source_files import items, source, values
 
-from traces.detect import find_sources
 from traces.importers.rows import LineRefused
+from traces.sources.detect import find_sources
 
 ROWS = [
     {"i": i, "text": 'ä\n"[{,}]\\' * (i % 40), "deep": [[i, None], {"x": 1.5}]} for i in range(3000)

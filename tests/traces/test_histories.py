@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.records import Message, ToolCall
-from traces.histories import (
+from traces.joins.histories import (
     NO_NODE,
     Histories,
     history_labels,

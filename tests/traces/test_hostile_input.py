@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from source_files import SPOOL, chunk, items, json_lines, source
 from trace_records import tables
 
-from traces.detect import FORMATS, find_sources, format_of, parse_item
 from traces.errors import InputRefused
 from traces.ingest import ingest
-from traces.items import Context, Item
-from traces.source_file import Form
+from traces.sources.detect import FORMATS, find_sources, format_of, parse_item
+from traces.sources.items import Context, Item
+from traces.sources.source_file import Form
 
 FORMS: tuple[Form, ...] = get_args(Form)
 HOP = json.dumps(SPOOL[0]).encode()

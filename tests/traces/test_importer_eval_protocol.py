@@ -12,9 +12,9 @@ import pytest
 from import_rows import DATA, decoded, rows_of
 from trace_records import PROFILE, SHARED
 
+from traces.analytics.views import query
 from traces.attribute import attribute
 from traces.ingest import ingest
-from traces.views import query
 
 EXCERPT = DATA / "trajectories" / "eval_protocol.jsonl"
 WHOLE = SHARED / "data" / "eval-protocol" / "logs.jsonl"

@@ -16,7 +16,7 @@ import pytest
 from import_rows import decoded, hop_of, rows_as, rows_of
 from logged_calls import camel, generation, score
 
-from traces.detect import find_sources, parse_item
+from traces.sources.detect import find_sources, parse_item
 
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from import_rows import decoded, hop_of, lines, rows_of
 
-from traces.detect import find_sources, parse_item
+from traces.sources.detect import find_sources, parse_item
 
 ROOT, ASKING, ANSWERING, STREAMED, CHAIN_ASKING, CHAIN_ANSWERING, FAILED, COMPLETED = lines(
     "langsmith.jsonl"

@@ -12,9 +12,9 @@ from import_rows import decoded, rows_of
 from metaclaw_files import CALL, HEAD, SCORE, SESSION, answers, asks, gives, line
 from trace_records import PROFILE
 
+from traces.analytics.views import query
 from traces.attribute import attribute
 from traces.ingest import ingest
-from traces.views import query
 
 
 def read(lines: Any) -> dict[str, list[dict[str, Any]]]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from import_rows import decoded, lines, rows_of
 
-from traces.detect import format_of
 from traces.importers.rows import Row
+from traces.sources.detect import format_of
 
 ALONE, AGENT = lines("spans/mlflow.jsonl")
 

@@ -14,7 +14,7 @@ from logged_calls import ANSWERED, ASKED, WEATHER, logged
 from trace_records import SHARED
 
 from serving.records import NO_KEY, UNDATED
-from traces.detect import format_of
+from traces.sources.detect import format_of
 
 OPENAI = SHARED / "data" / "tensorzero" / "openai"
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from import_rows import DATA, decoded, lines, rows_of
 
-from traces.detect import format_of
 from traces.importers.rows import Row
 from traces.ingest import ingest
-from traces.lake import Lake
+from traces.sources.detect import format_of
+from traces.storage.lake import Lake
 
 SPANS = DATA / "spans"
 LINES = lines("spans/openinference_spans.jsonl")

@@ -14,7 +14,7 @@ from import_rows import DATA, damaged, decoded, lines, rows_as, rows_of
 
 from traces.importers import otlp
 from traces.importers.rows import Row
-from traces.tables import TABLES, arrow_table
+from traces.storage.tables import TABLES, arrow_table
 
 SPANS = DATA / "spans"
 TRACE, SPAN = "5b8efff798038103d269b633813fc60c", "eee19b7ec3c1b174"

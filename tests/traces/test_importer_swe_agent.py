@@ -12,9 +12,9 @@ from typing import Any
 from import_rows import DATA, decoded, rows_of
 from trace_records import PROFILE
 
+from traces.analytics.views import query
 from traces.attribute import attribute
 from traces.ingest import ingest
-from traces.views import query
 
 RUN = json.loads((DATA / "trajectories" / "swe_agent.traj").read_text())
 

@@ -14,9 +14,9 @@ import pytest
 from import_rows import DATA, decoded, rows_of
 from trace_records import PROFILE, SHARED
 
+from traces.analytics.views import query
 from traces.attribute import attribute
 from traces.ingest import ingest
-from traces.views import query
 
 EXCERPT = DATA / "trajectories" / "tau_bench.json"
 WHOLE = SHARED / "data" / "tau-bench" / "gpt-4o-airline.json"

@@ -15,7 +15,7 @@ from serving.records import UNDATED, Hop, Message
 from traces.importers import eval_protocol, metaclaw, swe_agent, tau_bench, who_and_when
 from traces.importers.rows import Row
 from traces.importers.trajectory import Trajectory, exchanges, rows
-from traces.tables import TABLES, arrow_table
+from traces.storage.tables import TABLES, arrow_table
 
 FILES = DATA / "trajectories"
 EVALUATED = (FILES / "eval_protocol.jsonl").read_text()

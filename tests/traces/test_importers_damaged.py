@@ -11,8 +11,8 @@ import pytest
 from import_rows import DATA, damaged, lines, rows_as
 from logged_calls import ANSWERED, CALL, SIGNAL, camel, chat, generation, logged, score
 
-from traces.detect import FORMATS
-from traces.tables import TABLES, arrow_table
+from traces.sources.detect import FORMATS
+from traces.storage.tables import TABLES, arrow_table
 
 TRACE = {"id": "t1", "timestamp": "2025-11-29T16:00:00Z", "projectId": "p", "name": "chat",
          "observations": [camel(generation())], "scores": [score()]}  # fmt: skip

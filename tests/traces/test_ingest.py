@@ -15,8 +15,8 @@ from trace_records import hop, line, says, tables, traffic, turn_of, write_spool
 
 from traces.errors import InputRefused, LakeUnavailable
 from traces.ingest import ingest
-from traces.lake import Lake
 from traces.read import read_turns
+from traces.storage.lake import Lake
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -7,13 +7,13 @@ import pytest
 from trace_records import traffic, write_spool
 
 from serving.records import Feedback, Hop, Record, Turn
-from traces.blame import Blame
+from traces.attribution.blame import Blame
+from traces.attribution.outcomes import Outcome
 from traces.errors import LakeNotFound, LakeUnavailable
 from traces.ingest import ingest
-from traces.lake import Lake
-from traces.outcomes import Outcome
 from traces.read import read_turns
-from traces.tables import TABLES, arrow_schema, ddl, readable
+from traces.storage.lake import Lake
+from traces.storage.tables import TABLES, arrow_schema, ddl, readable
 
 GOLDEN_BLAME = """CREATE TABLE blame (
   "turn_id" VARCHAR NOT NULL,

@@ -10,8 +10,8 @@ import pytest
 
 from traces.config import LakeConfig
 from traces.errors import LakeUnavailable
-from traces.lake import Lake
-from traces.lake_address import (
+from traces.storage.lake import Lake
+from traces.storage.lake_address import (
     Address,
     LakeAddressRefused,
     address_of,

@@ -16,15 +16,15 @@ from postgres_server import PASSWORD, PostgresServer, postgres_folder, postgres_
 from s3_server import BUCKET, rclone_program, s3_server
 from trace_records import PROFILE, line, tables, traffic
 
+from traces.analytics.views import attach_statements, query
 from traces.attribute import attribute
 from traces.config import LakeConfig
 from traces.errors import LakeNotFound, LakeUnavailable
 from traces.ingest import ingest
-from traces.lake import Lake
-from traces.lake_address import LakeAddressRefused, settle_address
 from traces.read import read_turns
-from traces.upkeep import upkeep
-from traces.views import attach_statements, query
+from traces.storage.lake import Lake
+from traces.storage.lake_address import LakeAddressRefused, settle_address
+from traces.storage.upkeep import upkeep
 
 pytestmark = [
     pytest.mark.timeout(300),

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.source import LineBlocks, open_source, read_lines
+from traces.sources.source import LineBlocks, open_source, read_lines
 
 
 class Dribble(io.RawIOBase):

@@ -16,7 +16,7 @@ from source_files import SPOOL, json_lines
 from serving.child import HOST, free_port
 from traces.errors import InputRefused
 from traces.ingest import ingest
-from traces.locations import fetched, is_url, local_path
+from traces.sources.locations import fetched, is_url, local_path
 
 CONTENT = json_lines(SPOOL)
 

@@ -16,13 +16,13 @@ import pytest
 from trace_records import CAPTURE, needs_capture, write_spool
 
 from serving.records import Hop, hop_id_of
-from traces.bodies import read_hops_by_id
 from traces.errors import LakeUnavailable
 from traces.ingest import IngestReport, ingest
-from traces.lake import Lake
-from traces.lake_address import Address, attach
-from traces.migrations import SCHEMA_VERSION, is_current, stored_version
 from traces.read import read_turns
+from traces.storage.bodies import read_hops_by_id
+from traces.storage.lake import Lake
+from traces.storage.lake_address import Address, attach
+from traces.storage.migrations import SCHEMA_VERSION, is_current, stored_version
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "lake_1.tar.gz"
 
@@ -155,8 +155,8 @@ def test_a_newer_lake_is_refused_in_one_line(home: Path) -> None:
 _UPGRADE = """
 import os, signal, sys
 from pathlib import Path
-from traces.lake_address import Address, attach
-from traces.migrations import upgrade
+from traces.storage.lake_address import Address, attach
+from traces.storage.migrations import upgrade
 
 class Counted:
     # The connection, until it has run so many statements; then the process is killed.

@@ -6,7 +6,7 @@ import pytest
 from trace_records import at, hop, says, signal, turn_of
 
 from serving.records import Feedback
-from traces.outcomes import Outcome, settle
+from traces.attribution.outcomes import Outcome, settle
 
 TURN = turn_of([hop()])
 

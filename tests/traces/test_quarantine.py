@@ -13,7 +13,6 @@ from trace_records import tables
 
 from traces.errors import LakeNotFound
 from traces.ingest import ingest
-from traces.lake import Lake
 from traces.quarantine import (
     Chosen,
     FixRefused,
@@ -24,6 +23,7 @@ from traces.quarantine import (
     listed,
     replay,
 )
+from traces.storage.lake import Lake
 
 HOP = next(r for r in SPOOL if r["kind"] == "hop")
 BAD = [

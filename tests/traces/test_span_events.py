@@ -16,7 +16,7 @@ from trace_records import PROFILE
 
 from traces.attribute import attribute
 from traces.ingest import ingest
-from traces.lake import Lake
+from traces.storage.lake import Lake
 
 SPANS = DATA / "spans"
 

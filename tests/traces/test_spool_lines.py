@@ -15,12 +15,12 @@ from pydantic import AwareDatetime
 from trace_records import calls, hop, result, signal, traffic, turn_of, user
 
 from serving.records import Feedback, Hop, Record, Turn
-from traces.bodies import messages_table
 from traces.importers import native
 from traces.importers.rows import Row
 from traces.importers.spool_lines import SpoolLines
-from traces.items import decode
-from traces.tables import arrow_table
+from traces.sources.items import decode
+from traces.storage.bodies import messages_table
+from traces.storage.tables import arrow_table
 
 ODD: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=8)

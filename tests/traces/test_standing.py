@@ -10,13 +10,13 @@ import pytest
 from trace_records import PROFILE, at, hop, says, signal, turn_of, user, write_spool
 
 from serving.records import Hop, Turn
+from traces.analytics.views import query
 from traces.attribute import attribute
-from traces.blame import Context, blame
+from traces.attribution.blame import Context, blame
+from traces.attribution.outcomes import settle
 from traces.ingest import ingest
-from traces.outcomes import settle
+from traces.joins.standing import standing
 from traces.read import read_turns
-from traces.standing import standing
-from traces.views import query
 
 ROUTE = hop("route", "L0", completion=says("L2"))
 FAILED = hop(status="engine_error", completion=None, error="503 busy", response_id=None)

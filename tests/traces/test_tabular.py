@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from source_files import items, source, values
 
-from traces.source import Offset
-from traces.tabular import partition_columns
+from traces.sources.source import Offset
+from traces.sources.tabular import partition_columns
 
 TIME = datetime(2026, 1, 31, 12, 30, 15, 250_000, tzinfo=UTC)
 

@@ -13,10 +13,10 @@ from import_rows import DATA
 from metaclaw_files import SESSION
 from trace_records import SHARED, calls, hop, result, says, turn_of, user, write_spool
 
-from traces.blame import tool_error
+from traces.analytics.tool_views import FAILED
+from traces.analytics.views import query
+from traces.attribution.blame import tool_error
 from traces.ingest import ingest
-from traces.tool_views import FAILED
-from traces.views import query
 
 EXCERPT = DATA / "trajectories" / "tau_bench.json"
 WHOLE = SHARED / "data" / "tau-bench" / "gpt-4o-airline.json"

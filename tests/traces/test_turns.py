@@ -14,10 +14,10 @@ from trace_records import at, calls, hop, result, says, turn_of, user
 
 from serving.records import NO_KEY, Hop, Turn
 from traces.importers.rows import hop_row, turn_row
-from traces.lake import Lake
-from traces.store import store_rows
-from traces.tables import record_of
-from traces.turns import refresh_turns
+from traces.joins.turns import refresh_turns
+from traces.storage.lake import Lake
+from traces.storage.store import store_rows
+from traces.storage.tables import record_of
 
 DAY_S = 86_400.0
 

@@ -28,9 +28,9 @@ from trace_records import (
 from serving.records import NO_KEY, Message
 from traces.importers.mindlab import parse
 from traces.importers.rows import Row, hop_row, turn_row
-from traces.lake import Lake
-from traces.store import store_rows
-from traces.turns import refresh_turns
+from traces.joins.turns import refresh_turns
+from traces.storage.lake import Lake
+from traces.storage.store import store_rows
 
 
 def spans(chance: random.Random) -> Iterator[Row]:

@@ -16,13 +16,13 @@ from upkeep_kills import counted_upkeep
 
 from serving.records import UNDATED, Feedback, Hop, Turn
 from traces.attribute import attribute
-from traces.changes import find_changes
 from traces.config import LakeConfig
 from traces.errors import LakeNotFound, LakeUnavailable
 from traces.ingest import ingest
-from traces.lake import Lake
+from traces.joins.changes import find_changes
 from traces.read import read_turns
-from traces.upkeep import upkeep
+from traces.storage.lake import Lake
+from traces.storage.upkeep import upkeep
 
 AT_ONCE = LakeConfig(keep_snapshots_days=0, keep_files_hours=0)
 """Keeps nothing that only a reader of the past would want."""

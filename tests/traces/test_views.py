@@ -14,12 +14,12 @@ from trace_records import PROFILE, at, hop, result, says, signal, turn_of, write
 
 from serving.records import Feedback, Hop, Turn
 from traces import provenance
+from traces.analytics.view_definitions import VIEWS
+from traces.analytics.views import describe, query, reading
 from traces.attribute import attribute
 from traces.errors import QueryRefused
 from traces.ingest import ingest
-from traces.lake import Lake
-from traces.view_definitions import VIEWS
-from traces.views import describe, query, reading
+from traces.storage.lake import Lake
 
 Ask = Callable[[str], list[tuple[Any, ...]]]
 

@@ -6,7 +6,7 @@ A folder of three JSON-lines files, each usable alone:
 `feedback.jsonl`, signals by `response_id`. Lines are told apart one by one.
 
 A hop row follows from its line alone, so that a shuffled or split capture gives
-the same rows; which turn it belongs to is found by `traces.join`.
+the same rows; which turn it belongs to is found by `traces.joins.join`.
 """
 
 from collections.abc import Iterator

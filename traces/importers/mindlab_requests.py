@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from serving.records import Message
 from serving.sse import Stream, reassemble
-from traces.histories import Histories, history_labels, message_label, text_hash
 from traces.importers.mindlab import error_text
-from traces.join import RequestFacts
+from traces.joins.histories import Histories, history_labels, message_label, text_hash
+from traces.joins.join import RequestFacts
 
 
 class Request(NamedTuple):

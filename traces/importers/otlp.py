@@ -3,7 +3,7 @@
 An item is a `TracesData` or `LogsData` object (the Collector's file exporter writes one a line),
 or one span. Every span that is a call of a model becomes a hop, by the dialect of its
 attributes; `gen_ai.evaluation.result` becomes feedback; a log record with content of a call goes
-to `span_events`, from where `traces.span_events` completes the hop; other spans are counted.
+to `span_events`, from where `traces.joins.span_events` completes the hop; other spans are counted.
 """
 
 from collections.abc import Iterable, Iterator

@@ -14,8 +14,8 @@ from serving.records import (
     hop_id_fast,
     hop_id_of,
 )
-from traces.bodies import Body, body_of
-from traces.tables import TABLES, day_of
+from traces.storage.bodies import Body, body_of
+from traces.storage.tables import TABLES, day_of
 
 MALFORMED = (
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError,

@@ -20,8 +20,6 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, Struct
 
 from serving.records import LATER_FIELDS, Feedback, Hop, Record, Turn
-from traces.bodies import Body, messages_table
-from traces.call_versions import UPDATING
 from traces.importers.rows import Row
 from traces.importers.spool_messages import (
     History,
@@ -32,7 +30,9 @@ from traces.importers.spool_messages import (
     write,
     write_sorted,
 )
-from traces.tables import Quick, arrow_schema, id_lists, utc_times
+from traces.joins.call_versions import UPDATING
+from traces.storage.bodies import Body, messages_table
+from traces.storage.tables import Quick, arrow_schema, id_lists, utc_times
 
 _TIME = re.compile(r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{6})?Z")
 _MOST_DAYS = 10_000

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from pydantic import AwareDatetime
 
 from serving.records import LATER_FIELDS, SCHEMA_VERSION, Message, Record, Role, ToolCall
-from traces.bodies import Body, body_of_text
+from traces.storage.bodies import Body, body_of_text
 
 _MEMORY_BYTES = 32 << 20
 """What was read is remembered up to so many bytes of it."""

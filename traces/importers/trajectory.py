@@ -24,9 +24,9 @@ from serving.records import (
     TargetKind,
     Turn,
 )
-from traces.bodies import Body, body_of
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, turn_row
 from traces.importers.signals import signal
+from traces.storage.bodies import Body, body_of
 
 AGENT = "agent"
 """Model and slot of a call whose source names none."""

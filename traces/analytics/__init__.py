@@ -1,0 +1,1 @@
+"""Documented views and questions over the lake, for any DuckDB client."""

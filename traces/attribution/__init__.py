@@ -1,0 +1,1 @@
+"""Outcomes of turns, and who is responsible for those that failed."""

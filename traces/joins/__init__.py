@@ -1,0 +1,1 @@
+"""Hops, client requests and span events put together into calls and turns."""

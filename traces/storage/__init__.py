@@ -1,0 +1,1 @@
+"""The lake: its tables, where it lies, who may write, and its upkeep."""
