@@ -4,7 +4,8 @@
 
 Both get the same export requests over HTTP, one after another as an exporter sends them, and
 the clock runs until the last span can be queried: here endpoint, spool and ingest, there
-Phoenix's server with its SQLite store. Phoenix runs in an environment of its own, made once.
+Phoenix's server with its SQLite store. Both stores are made, empty, before the clock starts.
+Phoenix runs in an environment of its own, made once.
 """
 
 import contextlib
@@ -58,6 +59,7 @@ def requests(spans: int, seed: int = 1) -> list[bytes]:
 def into_lake(folder: Path, sent: Sequence[bytes], spans: int) -> float:
     """Return the seconds from the first request until the lake holds every span."""
     home = folder / "otlp-home"
+    Lake.open(home).close()
     port = free_port()
     arguments = ["serve", "--otlp-only", "--otlp-port", str(port), "--home", str(home)]
     child = start_child("flows.cli", arguments, os.environ, folder / "otlp.log")
