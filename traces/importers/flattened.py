@@ -31,6 +31,11 @@ def nested(value: Any) -> Any:
         return [nested(item) for item in value]
     if not isinstance(value, dict):
         return value
+    return _listed(_parted(value))
+
+
+def _parted(value: dict[Any, Any]) -> dict[str, Any]:
+    """Return a dict with its dotted names taken apart; numbered names are names still."""
     root: dict[str, Any] = {}
     for name, inner in value.items():
         if inner is None:
@@ -41,20 +46,19 @@ def nested(value: Any) -> Any:
             node = node.setdefault(step, {})
             if not isinstance(node, dict):
                 raise ValueError(f"{name!r} is below a value")
-        made = nested(inner)
+        made = nested(inner) if isinstance(inner, dict | list | tuple) else inner
         if isinstance(node.get(last), dict) and isinstance(made, dict):
             node[last] |= made
         elif last in node:
             raise ValueError(f"{name!r} is both a value and the start of others")
         else:
             node[last] = made
-    return _listed(root)
+    return root
 
 
-def _listed(node: Any) -> Any:
+def _listed(node: dict[str, Any]) -> Any:
     """Turn dicts of numbered names into lists; gaps in the numbers close up."""
-    if not isinstance(node, dict):
-        return node
-    if node and all(key.isdigit() for key in node):
-        return [_listed(node[key]) for key in sorted(node, key=int)]
-    return {key: _listed(inner) for key, inner in node.items()}
+    made = {k: _listed(inner) if isinstance(inner, dict) else inner for k, inner in node.items()}
+    if made and all(key.isdigit() for key in made):
+        return [made[key] for key in sorted(made, key=int)]
+    return made

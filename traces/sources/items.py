@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from serving.records import canonical_json
 from traces.importers.rows import MALFORMED, LineRefused
 from traces.sources.source import Offset
@@ -108,12 +110,19 @@ class Filling:
         return Batch(taken, before, after, done_bytes, size)
 
 
+_quick = msgspec.json.Decoder()
+
+
 def decode(raw: bytes) -> Any:
     """Decode one JSON value.
 
     Raises:
         LineRefused: if it is none.
     """
+    try:
+        return _quick.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        pass  # It is not JSON, or has what only the slower reader takes or can explain.
     try:
         text = raw.decode("utf-8-sig")
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=finite)
