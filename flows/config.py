@@ -18,7 +18,7 @@ from serving.config import ServeConfig
 from serving.errors import MolError
 from serving.records import content_id
 from serving.slots import DEFAULT_PROFILE
-from traces.config import LakeConfig
+from traces.config import AttributionConfig, LakeConfig
 from traces.sources.locations import is_url
 from traces.storage.lake_address import address_of, settle_address
 from training.config import HeadConfig, TrainConfig
@@ -106,6 +106,7 @@ class Settings(BaseModel):
     suites: SuiteSizes = SuiteSizes()
     serve: ServeConfig = ServeConfig()
     lake: LakeConfig = LakeConfig()
+    attribution: AttributionConfig = AttributionConfig()
     schedule: ScheduleConfig = ScheduleConfig()
 
     @property
@@ -117,7 +118,8 @@ class Settings(BaseModel):
     def learning_digest(self) -> str:
         """Content id of all that decides what a cycle learns and how it is judged."""
         apart = {"home", "base", "sources", "format", "registry"}
-        apart |= {"head", "serve", "lake", "schedule"}
+        # What attribution finds is in the lake, and so in the mark of what learning reads.
+        apart |= {"head", "serve", "lake", "schedule", "attribution"}
         raw = self.model_dump(mode="json", exclude=apart)
         return content_id(raw)
 

@@ -31,7 +31,11 @@ Decision = Literal["routed", "sticky", "fallback", "direct", "rule", "unsure", "
 """How a turn got its slot: by a route hop, by a pending tool call, by an engine
 fallback, named by the client, by a rule that overrides the router, given to the base
 model because the router was not sure enough, or drawn by logged exploration."""
-FeedbackKind = Literal["verifier", "thumb", "edit", "retry", "comment"]
+FeedbackKind = Literal[
+    "verifier", "thumb", "edit", "retry", "comment",
+    "rephrase", "correction", "abandonment", "thanks",
+]  # fmt: skip
+"""The last four, and most retries, are derived from the conversation itself."""
 TargetKind = Literal["turn", "response", "conversation"]
 Annotator = Literal["human", "model", "code"]
 
@@ -279,6 +283,9 @@ class Feedback(Record):
     created_at: AwareDatetime
     annotator: Annotator | None = None
     """What judged, where the source tells; a model's verdict is an implicit signal."""
+    reference: str | None = None
+    """JSON text of what a verifier checked against, so that the check can be repeated:
+    `{"verifier": "exact", "accepted": [...]}` and the like, see `traces.verifiers.registry`."""
 
     @property
     def feedback_id(self) -> str:
@@ -316,7 +323,10 @@ def hop_id_fast(raw: dict[str, Any]) -> str | None:
 
 
 LATER_FIELDS = frozenset(
-    {"reasoning", "supersedes", "harness_version", "span_id", "workload", "task", "annotator"}
+    (
+        *("reasoning", "supersedes", "harness_version", "span_id", "workload", "task"),
+        *("annotator", "reference"),
+    )
 )
 """Fields that the first recorders did not write; they count in an id only where set."""
 

@@ -1,4 +1,4 @@
-"""Where the lake lies and how long it keeps what; free of heavy imports."""
+"""Settings of the lake and of attribution; free of heavy imports."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,3 +26,22 @@ class LakeConfig(BaseModel):
     """Size that upkeep merges small files up to."""
     rewrite_deleted_share: float = Field(default=0.3, gt=0, le=1)
     """Upkeep rewrites a file of which more than this share is deleted."""
+
+
+class AttributionConfig(BaseModel):
+    """How failures are explained, beyond what their own turns show."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples: int = Field(default=8, ge=1)
+    """Fresh answers of each slot to a replayed turn; the failed one is not among them."""
+    false_router: float = Field(default=0.05, gt=0, lt=1)
+    """Most replayed turns blamed on the router where all slots are equally good."""
+    replay_budget: int = Field(default=2000, ge=0)
+    """Most engine calls of one replay."""
+    judge: str | None = None
+    """Address of an OpenAI-compatible server whose model judges; None asks none."""
+    judge_model: str | None = None
+    """Model to ask there; None takes the first it lists."""
+    cluster_similarity: float = Field(default=0.5, gt=0, le=1)
+    """Requests are similar from this cosine of their TF-IDF vectors on."""

@@ -22,7 +22,10 @@ GOLDEN_BLAME = """CREATE TABLE blame (
   "confidence" DOUBLE NOT NULL,
   "evidence" VARCHAR NOT NULL,
   "right_slot" VARCHAR,
-  "code_version" VARCHAR NOT NULL
+  "code_version" VARCHAR NOT NULL,
+  "hop_id" VARCHAR,
+  "method" VARCHAR,
+  "verdict" VARCHAR
 )"""
 
 GOLDEN_COLUMNS = {
@@ -40,13 +43,17 @@ GOLDEN_COLUMNS = {
     ),
     "feedback": (
         "feedback_id schema_version source target_kind target_id kind name value correction "
-        "detail user created_at annotator day"
+        "detail user created_at annotator reference day"
     ),
     "messages": "day message_id role body",
     "requests": "request_id source started_at body",
     "span_events": "event_id source trace_id span_id name seq occurred_at body day",
-    "outcomes": "turn_id success tier rule signals correction",
-    "blame": "turn_id klass slot confidence evidence right_slot code_version",
+    "outcomes": "turn_id success tier rule signals correction truncated",
+    "blame": (
+        "turn_id klass slot confidence evidence right_slot code_version hop_id method verdict"
+    ),
+    "replays": "turn_id slot digest samples successes config code_version created_at",
+    "preferences": "pair_id turn_id slot digest hop_id chosen rejected source created_at",
     "quarantine": "quarantine_id source position reason detail raw format",
     "offsets": "source_id name consumed_bytes consumed_digest format",
     "adapters": (

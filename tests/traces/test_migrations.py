@@ -67,8 +67,8 @@ KEPT = {
     "turns": "turn_id, conversation_id, request, answer, hop_ids, response_ids, started_at",
     "feedback": "feedback_id, target_id, kind, value, correction, created_at",
     "requests": "*",
-    "outcomes": "*",
-    "blame": "*",
+    "outcomes": "turn_id, success, tier, rule, signals, correction",
+    "blame": "turn_id, klass, slot, confidence, evidence, right_slot, code_version",
     "quarantine": "quarantine_id, source, position, reason, detail, raw",
     "offsets": "*",
 }

@@ -147,6 +147,7 @@ def test_a_line_written_otherwise_gives_the_same_row_or_is_left(data: bytes) -> 
         hop(completion=None, status="engine_error", reasoning="", workload="agent.chat"),
         turn_of([hop()], tail=(result("late"),), answer=calls("f")),
         signal("edit", None, correction=user("better"), annotator="human"),
+        signal("verifier", 1.0, reference='{"accepted":["4"],"verifier":"exact"}'),
     ],
 )
 def test_what_the_recorder_writes_is_taken(record: Record) -> None:

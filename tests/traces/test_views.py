@@ -90,7 +90,26 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "weight": 1.0,
     }  # fmt: skip
     provenance.publish(home, {"adapters": [version], "tenures": [tenure]}, {"lessons": [lesson]})
+    provenance.publish(home, {"replays": [arm()], "preferences": [pair()]}, {})
     return home
+
+
+def arm() -> dict[str, Any]:
+    """Return 6 successes in 8 fresh answers of the slot that had answered."""
+    return {
+        "turn_id": "t003", "slot": "L1", "digest": "b" * 12, "samples": 8, "successes": 6,
+        "config": "{}", "code_version": "replay-1", "created_at": at(DAY_S),
+    }  # fmt: skip
+
+
+def pair() -> dict[str, Any]:
+    seen = next(r for r in story() if isinstance(r, Turn) and r.turn_id == "t003").hop_ids[0]
+    return {
+        "pair_id": "p1", "turn_id": "t003", "slot": "L1", "digest": "b" * 12, "hop_id": seen,
+        "chosen": {"role": "assistant", "content": "good"},
+        "rejected": {"role": "assistant", "content": "bad"},
+        "source": "replay", "created_at": at(DAY_S),
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +254,21 @@ def test_an_error_while_rows_are_read_is_one_line_too(lake: Path) -> None:
     sql = "SELECT CASE WHEN i > 99999 THEN error('late') ELSE i END FROM range(200000) r(i)"
     with pytest.raises(QueryRefused, match="late"), reading(lake, sql) as answer:
         list(answer.rows)
+
+
+def test_a_replay_says_whether_the_slot_had_answered_and_how_sure_it_is(ask: Ask) -> None:
+    ((answered, rate, low, high),) = ask(
+        "SELECT answered, success_rate, low_95, high_95 FROM v_replays"
+    )
+
+    # Wilson, 6 of 8, from the formula by hand.
+    assert (rate, round(low, 3), round(high, 3)) == (0.75, 0.409, 0.929)
+    assert answered == (ask("SELECT slot FROM turns WHERE turn_id = 't003'") == [("L1",)])
+
+
+def test_a_preference_pair_has_the_prompt_its_hop_saw(ask: Ask) -> None:
+    ((prompt, seen),) = ask(
+        "SELECT p.prompt, h.messages FROM v_preferences p JOIN v_hops h USING (hop_id)"
+    )
+
+    assert prompt == seen != "[]"

@@ -1,12 +1,12 @@
 """The analytics views of the lake, gathered; `traces.analytics.views` answers queries on them.
 
 They are stored in the lake itself, with their one-line texts as comments, so that any
-DuckDB that attaches the catalog sees them. Views read no bodies but `v_hops` and
-`v_tool_results`, and are grouped by `day` where they can be, so that a condition on it
-skips files.
+DuckDB that attaches the catalog sees them. Views read no bodies but `v_hops`,
+`v_tool_results` and `v_preferences`, and are grouped by `day` where they can be, so that a
+condition on it skips files.
 """
 
-from traces.analytics import cost_views, lineage_views, success_views, tool_views
+from traces.analytics import cost_views, lineage_views, replay_views, success_views, tool_views
 from traces.analytics.view import Macro, View
 from traces.storage.bodies import hops_sql
 
@@ -31,4 +31,5 @@ VIEWS: tuple[View, ...] = (
     *cost_views.VIEWS,
     *tool_views.VIEWS,
     *lineage_views.VIEWS,
+    *replay_views.VIEWS,
 )

@@ -33,6 +33,8 @@ from traces.verifiers.tool_call import call_problem
 CODE_VERSION = "structural-3"
 
 Klass = Literal["router", "adapter", "summary", "tool", "fallback", "user", "unknown"]
+Method = Literal["structure", "pooled", "replay", "steps"]
+Verdict = Literal["adapter", "router", "stochastic", "unsolvable"]
 
 _CONFIDENCE = {"A": 0.9, "B": 0.7, "C": 0.4, None: 0.5}
 """By the tier of the outcome: verified, explicit, implicit."""
@@ -51,6 +53,12 @@ class Blame(Record):
     right_slot: str | None = None
     """For `router` and a wrong explored slot: the slot that should have answered, if known."""
     code_version: str = CODE_VERSION
+    hop_id: str | None = None
+    """The decisive engine call, where one is."""
+    method: Method = "structure"
+    """What decided: the turn itself, similar turns, a replay, or the steps of several agents."""
+    verdict: Verdict | None = None
+    """What a counterfactual replay found."""
 
     @property
     def label(self) -> str:

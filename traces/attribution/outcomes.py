@@ -11,7 +11,16 @@ from traces.joins.standing import SUPERSEDED
 
 Tier = Literal["A", "B", "C"]
 
-_TIERS: dict[str, Tier] = {"verifier": "A", "thumb": "B", "edit": "B", "retry": "C"}
+_TIERS: dict[str, Tier] = {
+    "verifier": "A",
+    "thumb": "B",
+    "edit": "B",
+    "retry": "C",
+    "rephrase": "C",
+    "correction": "C",
+    "abandonment": "C",
+    "thanks": "C",
+}
 
 
 class Ended(Protocol):
@@ -40,6 +49,8 @@ class Outcome(Record):
     """JSON text: every signal, in order of time."""
     correction: Message | None = None
     """The answer the user wanted, from the latest edit."""
+    truncated: bool = False
+    """An answer of the turn was cut at its token limit."""
 
 
 def tier_of(signal: Feedback) -> Tier | None:
@@ -108,5 +119,7 @@ def _doubts(signal: Feedback) -> bool:
             return verifier_failed(signal)
         case "thumb":
             return (signal.value or 0.0) < 0
+        case "thanks":
+            return False
         case _:
             return True

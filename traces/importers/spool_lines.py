@@ -43,6 +43,7 @@ _read_hop, _read_turn, _read_feedback = (
 )
 _LATER = LATER_FIELDS | {"tail"}
 _LATER_OF_HOP = tuple(name for name in Hop.model_fields if name in LATER_FIELDS)
+_LATER_OF_FEEDBACK = tuple(name for name in Feedback.model_fields if name in LATER_FIELDS)
 _later_of = attrgetter(*_LATER_OF_HOP)
 _NOT_SET = (UNSET,) * len(_LATER_OF_HOP)
 
@@ -169,8 +170,9 @@ class SpoolLines:
         correction = self._canonical(feedback.correction)
         if correction is not None:
             feedback.correction = Raw(correction)
-        if feedback.annotator is None:
-            feedback.annotator = UNSET
+        for name in _LATER_OF_FEEDBACK:
+            if getattr(feedback, name) is None:
+                setattr(feedback, name, UNSET)
         values = _fields(feedback)
         text = None if correction is None else correction.decode()
         values |= {"feedback_id": _content_id(feedback), "correction": text}

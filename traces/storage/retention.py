@@ -93,6 +93,8 @@ def _conditions(connection: duckdb.DuckDBPyConnection, before: date) -> dict[str
     return {
         "outcomes": f"turn_id IN ({old_turns})",
         "blame": f"turn_id IN ({old_turns})",
+        "replays": f"turn_id IN ({old_turns})",
+        "preferences": f"turn_id IN ({old_turns})",
         "hops": f"{old} OR {late_hops}",
         "turns": old,
         "messages": old,

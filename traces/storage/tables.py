@@ -153,6 +153,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _optional("user", "text"),
         Column("created_at", "time"),
         _optional("annotator", "text"),
+        _optional("reference", "json"),
         _DAY,
     ),
     # What a client sent and got, as its capture has it; the hop join reads it.
@@ -182,6 +183,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("rule", "text"),
         Column("signals", "json"),
         _optional("correction", "json"),
+        _optional("truncated", "bool"),
     ),
     "blame": (
         Column("turn_id", "text"),
@@ -191,6 +193,33 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("evidence", "text"),
         _optional("right_slot", "text"),
         Column("code_version", "text"),
+        _optional("hop_id", "text"),
+        _optional("method", "text"),
+        _optional("verdict", "text"),
+    ),
+    # One arm of a counterfactual replay: fresh answers of one version to one turn, and how many
+    # of them succeeded. No digest: the bare base model.
+    "replays": (
+        Column("turn_id", "text"),
+        Column("slot", "text"),
+        _optional("digest", "text"),
+        Column("samples", "int"),
+        Column("successes", "int"),
+        Column("config", "json"),
+        Column("code_version", "text"),
+        Column("created_at", "time"),
+    ),
+    # A better and a worse answer to the same prompt, which is what the hop saw.
+    "preferences": (
+        Column("pair_id", "text"),
+        Column("turn_id", "text"),
+        Column("slot", "text"),
+        _optional("digest", "text"),
+        Column("hop_id", "text"),
+        Column("chosen", "json"),
+        Column("rejected", "json"),
+        Column("source", "text"),
+        Column("created_at", "time"),
     ),
     "quarantine": (
         Column("quarantine_id", "text"),
@@ -371,7 +400,7 @@ def day_of(time: datetime) -> date:
 R = TypeVar("R", bound=Record)
 
 # Fields that are JSON text in the record itself, not only in the lake.
-_TEXT_FIELDS = frozenset({"tools", "params", "signals"})
+_TEXT_FIELDS = frozenset({"tools", "params", "signals", "reference", "config"})
 
 
 def record_of(kind: type[R], table: str, row: Mapping[str, Any], prefix: str = "") -> R:
