@@ -4,8 +4,9 @@ For trying and for tests: one command runs the whole loop on a laptop. It is not
 production server; for that there is vLLM behind `serving.openai_engine`.
 
 Concurrent calls are collected and run as batches of one adapter, shortest prompts
-together. Greedy answers do not depend on what else is asked, up to rounding. Of a
-request's `options`, `top_p` and `stop` count here. A streamed answer comes as one piece.
+together. An answer that is greedy or has a seed does not depend on what else is asked, up to
+rounding. Of a request's `options`, `top_p` and `stop` count here. A streamed answer comes as one
+piece.
 """
 
 import asyncio
@@ -140,7 +141,7 @@ class EmbeddedEngine:
 
 def _kind(r: ChatRequest) -> tuple[Any, ...]:
     """Return what requests of one batch agree in."""
-    return r.model, r.choices, r.temperature, r.seed, bool(r.tools), canonical_json(r.options)
+    return r.model, r.choices, r.temperature, bool(r.tools), canonical_json(r.options)
 
 
 def _whole(result: ChatResult) -> Delta:

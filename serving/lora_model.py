@@ -186,19 +186,16 @@ class LoraModel:
         return contextlib.nullcontext()
 
     def _generate(self, batch: Sequence[Prompt]) -> list[ChatResult]:
-        import torch
-
         request = batch[0].request
         ids_B_T, mask_B_T, cache = self._prefill([prompt.ids for prompt in batch])
-        sampling: dict[str, Any] = {"do_sample": False}
+        sampling: dict[str, Any] = {}
         if request.temperature > 0:
-            torch.manual_seed(request.seed or 0)
-            sampling = {
-                "do_sample": True,
-                "temperature": request.temperature,
-                "top_p": request.options.get("top_p") or 1.0,
-                "top_k": 0,
-            }
+            from serving.seeded_sampling import seeded_sampling
+
+            # Rows without a seed differ by their place in the batch.
+            seeds = [n if p.request.seed is None else p.request.seed for n, p in enumerate(batch)]
+            top_p = request.options.get("top_p")
+            sampling["logits_processor"] = seeded_sampling(seeds, request.temperature, top_p)
         out_B_T = self.model.generate(
             input_ids=ids_B_T,
             attention_mask=mask_B_T,
@@ -206,6 +203,7 @@ class LoraModel:
             max_new_tokens=max(prompt.request.max_tokens for prompt in batch),
             eos_token_id=self.tokenizer.eos_token_id,
             pad_token_id=self._pad_id,
+            do_sample=False,
             **sampling,
         )
         return [

@@ -75,7 +75,9 @@ def test_callers_that_all_leave_the_queue_stop_nothing(engine: EmbeddedEngine) -
             lambda _, problem: problems.append(problem)
         )
         first = asyncio.create_task(engine.chat(ask()))
-        left = [asyncio.create_task(engine.chat(ask(text=str(n), seed=n))) for n in range(3)]
+        left = [
+            asyncio.create_task(engine.chat(ask(text="x", options={"user": n}))) for n in range(3)
+        ]
         await asyncio.sleep(0)
         for call in left:
             call.cancel()
