@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -43,6 +43,15 @@ Embed = Callable[[str], Awaitable[Sequence[float]]]
 """Returns the base's last hidden state after a text."""
 Progress = Callable[[int, int], None]
 """Called with embedded texts and their total."""
+
+
+class Worded(Protocol):
+    """A turn, as far as a head sees it."""
+
+    @property
+    def text(self) -> str:
+        """The request."""
+
 
 EMBEDDED_AT_ONCE = 32
 MAX_WEIGHT_RATIO = 10.0
@@ -181,7 +190,7 @@ def require_enough(routes: Routes, config: HeadConfig) -> tuple[str, ...]:
 
 
 async def hidden_states(
-    rows: Sequence[RouteRow], embed: Embed, progress: Progress | None = None
+    rows: Sequence[Worded], embed: Embed, progress: Progress | None = None
 ) -> np.ndarray:
     """Return the hidden state of each row's text; equal texts are embedded once."""
     gate = asyncio.Semaphore(EMBEDDED_AT_ONCE)
