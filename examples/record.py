@@ -30,7 +30,15 @@ from serving.engine import Engine
 from serving.hops import SOURCE, OpenTurn, Server, TurnFailed
 from serving.openai_engine import OpenAIEngine
 from serving.own_view import Conversation, own_view, route_view, summary_view
-from serving.records import AdapterVersion, Feedback, Hop, Message, Record, Turn
+from serving.records import (
+    AdapterVersion,
+    Feedback,
+    Hop,
+    Message,
+    Record,
+    Turn,
+    canonical_json,
+)
 from serving.slots import load_profile
 from serving.turn import accept_results, close_turn, continue_turn, finished, start_turn
 
@@ -248,6 +256,8 @@ def _react(
     task, reaction = planned.task, planned.reaction
     first: Hop = next(hop for hop in open_turn.hops if hop.role == "answer")
     check = task.check(first.completion or Message(role="assistant"))
+    if check.passed is None:  # as a user who cannot tell
+        return [], None
     broken = planned.device_broken and bool(first.completion and first.completion.tool_calls)
     passed = check.passed and not broken
 
@@ -270,7 +280,14 @@ def _react(
     if reaction.verified:
         detail = "the device did not act" if broken else check.detail
         signals.append(
-            signal("verifier", task.verifier, timedelta(), value=float(passed), detail=detail)
+            signal(
+                "verifier",
+                task.verifier,
+                timedelta(),
+                value=float(passed),
+                detail=detail,
+                reference=canonical_json(task.reference),
+            )
         )
     if reaction.thumbs:
         thumb = 1.0 if passed == (rng.random() > 0.03) else -1.0

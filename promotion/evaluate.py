@@ -26,7 +26,8 @@ class SuiteRun(Record):
 
     suite: str
     answers: tuple[Message, ...]
-    scores: tuple[float, ...]
+    scores: tuple[float | None, ...]
+    """None where the verifier could not judge, which is nobody's failure."""
     details: tuple[str, ...]
     completion_tokens: int
 
@@ -57,7 +58,8 @@ async def run_suites(
         made = _kept(path)
         if made is None:
             made = await _run(engine, suite, names[suite.slot], answered)
-            write_atomic(path, made.model_dump_json().encode())
+            if None not in made.scores:  # the next time it may be able to
+                write_atomic(path, made.model_dump_json().encode())
         else:
             for _ in suite.items:
                 answered()
@@ -74,20 +76,28 @@ def pair(
     challenger: Mapping[str, SuiteRun],
     changed_slot: str,
 ) -> list[SuiteScores]:
-    """Put both arms' scores side by side, in the order of `suites`."""
-    return [
-        SuiteScores(
-            suite=suite.name,
-            slot=suite.slot,
-            item_ids=tuple(item.item_id for item in suite.items),
-            clusters=tuple(item.cluster for item in suite.items),
-            champion=champion[suite.name].scores,
-            challenger=challenger[suite.name].scores,
-            identical=_texts(champion[suite.name]) == _texts(challenger[suite.name]),
-            unchanged=suite.slot != changed_slot,
+    """Put both arms' scores side by side, in the order of `suites`; only what both were given."""
+    paired = []
+    for suite in suites:
+        before, after = champion[suite.name], challenger[suite.name]
+        judged = [
+            (item, old, new)
+            for item, old, new in zip(suite.items, before.scores, after.scores, strict=True)
+            if old is not None and new is not None
+        ]
+        paired.append(
+            SuiteScores(
+                suite=suite.name,
+                slot=suite.slot,
+                item_ids=tuple(item.item_id for item, _, _ in judged),
+                clusters=tuple(item.cluster for item, _, _ in judged),
+                champion=tuple(old for _, old, _ in judged),
+                challenger=tuple(new for _, _, new in judged),
+                identical=_texts(before) == _texts(after),
+                unchanged=suite.slot != changed_slot,
+            )
         )
-        for suite in suites
-    ]
+    return paired
 
 
 async def _run(engine: Engine, suite: Suite, model: str, answered: Callable[[], None]) -> SuiteRun:
@@ -112,7 +122,7 @@ async def _run(engine: Engine, suite: Suite, model: str, answered: Callable[[], 
     return SuiteRun(
         suite=suite.name,
         answers=tuple(message for message, _ in answers),
-        scores=tuple(float(check.passed) for check in checks),
+        scores=tuple(None if check.passed is None else float(check.passed) for check in checks),
         details=tuple(check.detail for check in checks),
         completion_tokens=sum(tokens for _, tokens in answers),
     )

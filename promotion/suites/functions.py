@@ -3,12 +3,8 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from promotion.suites.task import Partition, Phrasings, Task, assistant
-from serving.records import Message
-from traces.verifiers.check import Check
-from traces.verifiers.python_tests import check_python
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +182,6 @@ def make_function_task(rng: random.Random, partition: Partition) -> Task:
         template=f"function-{wanted.kind}-{template}",
         text=text,
         answer=assistant(f"def {wanted.name}({wanted.parameters}):\n    {wanted.body}"),
-        verifier="python_tests",
-        check=partial(_check, tests=wanted.tests),
+        reference={"verifier": "python_tests", "tests": list(wanted.tests)},
         keywords=(wanted.name,),
     )
-
-
-def _check(answer: Message, *, tests: tuple[str, ...]) -> Check:
-    return check_python(answer.content, tests)

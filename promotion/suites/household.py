@@ -3,13 +3,10 @@
 import json
 import random
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from promotion.suites.task import Partition, Phrasings, Task, tool
 from serving.records import Message, ToolCall, content_id
-from traces.verifiers.check import Check
-from traces.verifiers.tool_call import check_tool_call
 
 _TEXT = {"type": "string"}
 _NUMBER = {"type": "integer"}
@@ -153,9 +150,9 @@ def tool_task(name: str, values: Values, template: str, text: str) -> Task:
         template=f"household-{template}",
         text=text,
         answer=Message(role="assistant", tool_calls=(call,)),
-        verifier="tool_call",
-        check=partial(_check, name=name, values=values),
+        reference={"verifier": "tool_call", "name": name, "arguments": values},
         keywords=tuple(str(value) for value in values.values()),
+        tools=TOOLS,
     )
 
 
@@ -167,7 +164,3 @@ def run_tool(call: ToolCall, broken: bool = False) -> str:
         return json.dumps({"ok": True, "forecast": "rain, 14 degrees"})
     known = {t["function"]["name"] for t in TOOLS}
     return json.dumps({"ok": True} if call.name in known else {"error": "no such tool"})
-
-
-def _check(answer: Message, *, name: str, values: Values) -> Check:
-    return check_tool_call(answer, name, values, TOOLS)

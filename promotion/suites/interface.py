@@ -2,13 +2,9 @@
 
 import json
 import random
-from functools import partial
 from typing import Any
 
 from promotion.suites.task import Partition, Phrasings, Task, assistant
-from serving.records import Message
-from traces.verifiers.check import Check
-from traces.verifiers.interface import check_interface
 
 # fmt: off
 _TITLES = ("Login", "Profile", "Shopping", "Weather", "Settings", "Contacts", "Tasks", "Payment",
@@ -44,14 +40,13 @@ def make_interface_task(rng: random.Random, partition: Partition) -> Task:
     template, text = _PHRASINGS.pick(rng, partition, {"title": title, "part": wish})
     components = [component for _, component in parts]
     tree = {"type": "card", "title": title, "children": components}
-    wanted = ({"type": "card", "title": title}, *components)
+    wanted = [{"type": "card", "title": title}, *components]
     return Task(
         slot="L3",
         template=f"interface-{'-'.join(sorted(kinds))}-{template}",
         text=text,
         answer=assistant(json.dumps(tree)),
-        verifier="interface_schema",
-        check=partial(_check, wanted=wanted),
+        reference={"verifier": "interface_schema", "wanted": wanted},
         keywords=(title,),
     )
 
@@ -68,7 +63,3 @@ def _component(rng: random.Random, kind: str) -> tuple[str, dict[str, Any]]:
         return f"an input for {label}", {"type": "input", "label": label}
     items = rng.sample(_WORDS, 2)
     return f"a list of {items[0]} and {items[1]}", {"type": "list", "items": items}
-
-
-def _check(answer: Message, *, wanted: tuple[dict[str, Any], ...]) -> Check:
-    return check_interface(answer.content, wanted)

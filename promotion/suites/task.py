@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from serving.records import Message
 from traces.verifiers.check import Check
+from traces.verifiers.registry import checker
 
 Partition = Literal["seed", "traffic", "gate"]
 
@@ -28,10 +29,23 @@ class Task:
     text: str
     answer: Message
     """The right answer, as an adapter should write it."""
-    verifier: str
-    check: Callable[[Message], Check]
+    reference: Mapping[str, Any]
+    """What any answer is checked against, as `traces.verifiers.registry` reads it."""
     keywords: tuple[str, ...]
     """What a summary of the finished turn must keep for other slots."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Those it may be solved with, in OpenAI form."""
+
+    @property
+    def verifier(self) -> str:
+        """Name of the verifier that checks answers."""
+        return str(self.reference["verifier"])
+
+    def check(self, answer: Message) -> Check:
+        """Check any answer."""
+        check = checker(self.reference, self.tools)
+        assert check is not None, self.reference
+        return check(answer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 class Check:
     """A verifier's finding about one answer: pure, repeatable, no opinion."""
 
-    passed: bool
+    passed: bool | None
+    """None: the verifier could not judge (it crashed, hung, or what it checks against makes no
+    sense). That says nothing of the answer and never counts as a failure."""
     detail: str
-    """One line saying what was right or wrong."""
+    """One line saying what was right or wrong, or why there is no verdict."""

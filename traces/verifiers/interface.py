@@ -1,11 +1,14 @@
 """Verify generated interfaces: JSON that fits the component schema and shows what was asked for.
 
-The component language has five types. `card` holds others; every `button`'s
-`action` must be a word; every component asked for must be there with its words.
+The component language has five types. `card` holds others. Any component may carry an `id`; a
+button may carry an `action`, a word, and a `target`, the id of the component it acts on. Ids are
+unique, targets exist, no key stands twice in an object, and every component asked for is there
+with its words, each one for itself.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,19 +16,26 @@ import jsonschema
 
 from traces.verifiers.check import Check
 
-_LEAVES: tuple[dict[str, Any], ...] = (
-    {"type": {"const": "text"}, "value": {"type": "string"}},
-    {"type": {"const": "button"}, "label": {"type": "string"}},
-    {"type": {"const": "input"}, "label": {"type": "string"}},
-    {"type": {"const": "list"}, "items": {"type": "array", "items": {"type": "string"}}},
+_WORD = {"type": "string", "pattern": r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"}
+_LEAVES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({"type": {"const": "text"}, "value": {"type": "string"}}, {}),
+    (
+        {"type": {"const": "button"}, "label": {"type": "string"}},
+        {"action": _WORD, "target": _WORD},
+    ),
+    ({"type": {"const": "input"}, "label": {"type": "string"}}, {}),
+    (
+        {"type": {"const": "list"}, "items": {"type": "array", "items": {"type": "string"}}},
+        {},
+    ),
 )
 
 
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _object(required: Mapping[str, Any], optional: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
+        "properties": {**required, "id": _WORD, **optional},
+        "required": list(required),
         "additionalProperties": False,
     }
 
@@ -39,9 +49,10 @@ COMPONENT_SCHEMA: dict[str, Any] = {
             "children": {
                 "type": "array",
                 "minItems": 1,
-                "items": {"oneOf": [_object(leaf) for leaf in _LEAVES]},
+                "items": {"oneOf": [_object(*leaf) for leaf in _LEAVES]},
             },
-        }
+        },
+        {},
     ),
 }
 """JSON Schema (2020-12) of an interface."""
@@ -49,12 +60,21 @@ COMPONENT_SCHEMA: dict[str, Any] = {
 _VALIDATOR = jsonschema.Draft202012Validator(COMPONENT_SCHEMA)
 
 
+class _Duplicate(ValueError):
+    """A key stands twice in an object."""
+
+
 def check_interface(text: str, wanted: Sequence[Mapping[str, Any]]) -> Check:
-    """Parse, validate by `COMPONENT_SCHEMA`, and look for every component in `wanted`.
+    """Parse, validate by `COMPONENT_SCHEMA`, follow references, and look for what is `wanted`.
 
     A wanted component names a type and the values it must show; letter case is ignored.
     """
-    tree = parse_json(text)
+    if not all(isinstance(component.get("type"), str) for component in wanted):
+        return Check(None, "a wanted component has no type")
+    try:
+        tree = _parsed(text)
+    except _Duplicate as twice:
+        return Check(False, f"key {str(twice)[:40]!r} stands twice in an object")
     if tree is None:
         return Check(False, "not JSON")
     try:
@@ -62,22 +82,69 @@ def check_interface(text: str, wanted: Sequence[Mapping[str, Any]]) -> Check:
     except RecursionError:
         return Check(False, "nested too deeply")
     if error is not None:
-        return Check(False, f"breaks the component schema at {error.json_path}")
-    shown = [_normal(component) for component in _components(tree)]
-    for component in wanted:
-        asked = _normal(component)
-        if not any(asked.items() <= have.items() for have in shown):
-            return Check(False, f"no {component['type']} as asked for")
-    return Check(True, "valid and complete")
+        return Check(False, f"breaks the component schema at {error.json_path}"[:160])
+    problem = _broken_reference(tree) or _missing(tree, wanted)
+    return Check(False, problem) if problem else Check(True, "valid and complete")
 
 
 def parse_json(text: str) -> Any:
     """Return the JSON value of a text, fenced in Markdown or not; None if it is not JSON."""
-    fenced = re.search(r"```(?:json)?\s*(.*?)```", text, re.DOTALL)
     try:
-        return json.loads(fenced.group(1) if fenced else text)
-    except (ValueError, RecursionError):
+        return _parsed(text)
+    except _Duplicate:
         return None
+
+
+def _parsed(text: str) -> Any:
+    fenced = re.search(r"```(?:json)?\s*(.*?)```", text, re.DOTALL)
+    # JSON may hold a fence in one of its texts.
+    for candidate in (text, *([fenced.group(1)] if fenced else ())):
+        try:
+            return json.loads(candidate, object_pairs_hook=_unique, parse_constant=_refuse)
+        except _Duplicate:
+            raise
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise _Duplicate(key)
+        made[key] = value
+    return made
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _broken_reference(tree: Mapping[str, Any]) -> str | None:
+    components = list(_components(tree))
+    ids = Counter(component["id"] for component in components if "id" in component)
+    for name, count in ids.items():
+        if count > 1:
+            return f"{count} components have the id {name!r}"
+    for component in components:
+        target = component.get("target")
+        if target is not None and target not in ids:
+            return f"a button's target {target!r} is no component's id"
+    return None
+
+
+def _missing(tree: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what is asked for and not shown; one component serves one wish."""
+    shown = [_normal(component) for component in _components(tree)]
+    # Those that ask for most choose first.
+    for component in sorted(wanted, key=len, reverse=True):
+        asked = _normal(component)
+        found = next((have for have in shown if asked.items() <= have.items()), None)
+        if found is None:
+            return f"no {component['type'][:40]} as asked for"
+        shown.remove(found)
+    return None
 
 
 def _components(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

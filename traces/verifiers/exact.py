@@ -1,0 +1,28 @@
+"""Verify a text by exact match with one of the accepted texts.
+
+Equal means equal after Unicode normalisation (NFKC), without regard to letter case, to white
+space at the ends and to how much of it stands between words. Punctuation counts, but for one
+full stop at the end, which a sentence has and a word has not.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+
+from traces.verifiers.check import Check
+
+
+def check_exact(text: str, accepted: Sequence[str]) -> Check:
+    """Pass if the text is one of `accepted`."""
+    if not accepted:
+        return Check(None, "no accepted text to compare with")
+    given = _normal(text)
+    if not given:
+        return Check(False, "the answer is empty")
+    if given in {_normal(one) for one in accepted}:
+        return Check(True, "the expected text")
+    return Check(False, "another text than the expected one")
+
+
+def _normal(text: str) -> str:
+    words = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return words.removesuffix(".").rstrip() if not words.endswith("..") else words

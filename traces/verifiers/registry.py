@@ -1,0 +1,166 @@
+"""From what a verifier checked against to the verifier itself, so that any answer can be checked.
+
+A reference is JSON, kept with the feedback that it led to (`Feedback.reference`):
+
+    {"verifier": "tool_call", "name": "set_timer", "arguments": {"minutes": 5}}
+    {"verifier": "python_tests", "tests": ["assert f(1) == 2"]}
+    {"verifier": "short_answer", "accepted": ["Paris"], "max_words": 24}
+    {"verifier": "interface_schema", "wanted": [{"type": "button", "label": "Save"}]}
+    {"verifier": "exact", "accepted": ["Paris"]}
+    {"verifier": "numeric", "value": 12, "tolerance": 0.01, "absolute": 0}
+
+`max_words`, `tolerance` (relative) and `absolute` may be left out. The same check scores the
+gate's suites, replays and rewards. References come out of logs: one that is malformed or of a
+verifier that is not known has no check, and a check whose verifier crashes finds nothing.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from serving.records import Feedback, Hop, Message, Record, Turn
+from traces.verifiers.check import Check
+from traces.verifiers.exact import check_exact
+from traces.verifiers.interface import check_interface
+from traces.verifiers.numeric import check_numeric
+from traces.verifiers.python_tests import check_python
+from traces.verifiers.short_answer import check_short_answer
+from traces.verifiers.tool_call import check_tool_call
+
+Checker = Callable[[Message], Check]
+"""Judges any answer to the same request; never raises."""
+
+
+class _ToolCall(Record):
+    verifier: Literal["tool_call"]
+    name: str
+    arguments: dict[str, Any]
+
+    def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        if not tools:
+            # The log does not say what was offered, so nothing is known of the schema.
+            tools = [{"name": call.name} for call in answer.tool_calls]
+        return check_tool_call(answer, self.name, self.arguments, tools)
+
+
+class _PythonTests(Record):
+    verifier: Literal["python_tests"]
+    tests: tuple[str, ...] = Field(min_length=1)
+
+    def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        return check_python(answer.content, self.tests)
+
+
+class _ShortAnswer(Record):
+    verifier: Literal["short_answer"]
+    accepted: tuple[str, ...] = Field(min_length=1)
+    max_words: int = Field(default=24, gt=0)
+
+    def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        return check_short_answer(answer.content, self.accepted, self.max_words)
+
+
+class _InterfaceSchema(Record):
+    verifier: Literal["interface_schema"]
+    wanted: tuple[dict[str, Any], ...]
+
+    def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        return check_interface(answer.content, self.wanted)
+
+
+class _Exact(Record):
+    verifier: Literal["exact"]
+    accepted: tuple[str, ...] = Field(min_length=1)
+
+    def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        return check_exact(answer.content, self.accepted)
+
+
+class _Numeric(Record):
+    verifier: Literal["numeric"]
+    value: (
+        Annotated[int, Field(strict=True)]
+        | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+    )
+    tolerance: float = Field(default=1e-6, ge=0, allow_inf_nan=False)
+    absolute: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+    def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        return check_numeric(answer.content, self.value, self.tolerance, self.absolute)
+
+
+_Reference = Annotated[
+    _ToolCall | _PythonTests | _ShortAnswer | _InterfaceSchema | _Exact | _Numeric,
+    Field(discriminator="verifier"),
+]
+_REFERENCE: TypeAdapter[
+    _ToolCall | _PythonTests | _ShortAnswer | _InterfaceSchema | _Exact | _Numeric
+] = TypeAdapter(_Reference)
+
+
+def checker(
+    reference: str | Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+) -> Checker | None:
+    """Return the check that a reference describes; None where it describes none.
+
+    `tools` are those that were offered, in OpenAI form.
+    """
+    raw = _object(reference)
+    if raw is None:
+        return None
+    try:
+        known = _REFERENCE.validate_python(raw)
+    except (ValidationError, RecursionError):
+        return None
+    offered = tuple(tools)
+
+    def check(answer: Message) -> Check:
+        try:
+            return known.check(answer, offered)
+        except Exception as error:
+            return Check(None, f"the verifier crashed: {error!r}"[:160])
+
+    return check
+
+
+def reference_of(
+    turn: Turn, hops: Sequence[Hop], signals: Sequence[Feedback]
+) -> dict[str, Any] | None:
+    """Return what an answer to this turn can be checked against; None if nothing is known.
+
+    The latest verifier's reference that can be used; else the latest edit, whose tool call or
+    text is taken for the right answer.
+    """
+    ordered = sorted(signals, key=lambda f: (f.created_at, f.feedback_id), reverse=True)
+    for signal in ordered:
+        known = None if signal.reference is None else _object(signal.reference)
+        if signal.kind == "verifier" and known is not None and checker(known) is not None:
+            return known
+    for signal in ordered:
+        if signal.kind == "edit" and signal.correction is not None:
+            return _expected(signal.correction)
+    return None
+
+
+def _expected(answer: Message) -> dict[str, Any] | None:
+    """Return the reference that a right answer is; None for one that nothing can be held to."""
+    if len(answer.tool_calls) == 1:
+        call = answer.tool_calls[0]
+        arguments = _object(call.arguments)
+        if arguments is None:
+            return None
+        return {"verifier": "tool_call", "name": call.name, "arguments": arguments}
+    if answer.tool_calls or not answer.content.strip():
+        return None
+    return {"verifier": "exact", "accepted": [answer.content]}
+
+
+def _object(value: str | Mapping[str, Any]) -> dict[str, Any] | None:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return dict(value) if isinstance(value, Mapping) else None
