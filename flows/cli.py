@@ -98,6 +98,10 @@ def run(
     follow: Annotated[
         bool, typer.Option("--follow", help="Ingest again whenever PATH grows, until Ctrl-C.")
     ] = False,
+    replay: Annotated[
+        bool,
+        typer.Option("--replay", help="With attribute: answer failed turns afresh by every slot."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the loop or one stage; any setting is a dotted flag, as in --training.epochs 3."""
@@ -126,10 +130,13 @@ def run(
 
         follow_source(settings)
         return
+    if replay and stage is not Stage.attribute:
+        raise typer.BadParameter("--replay is for 'flows run attribute'.")
+    what = manual.REPLAY if replay else stage.value
     if dry_run:
-        _out(manual.plan(settings, stage.value), as_json)
+        _out(manual.plan(settings, what), as_json)
         return
-    outcome = manual.run(settings, stage.value)
+    outcome = manual.run(settings, what)
     if as_json:
         print_json(outcome.value)
     if outcome.gate_said_no:

@@ -12,6 +12,9 @@ from flows.prefect_server import prefect_api
 from serving.disk import DiskFull
 from traces.storage.lake_address import address_of, settle_address
 
+REPLAY = "replay"
+"""The stage `attribute` with `--replay`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -76,7 +79,9 @@ def check(settings: Settings, stage: str) -> None:
             path = local_path(source)
             if path is not None:
                 find_sources(path, settings.format)
-    if stage in ("cycle", "train", "gate") and not (settings.base / "config.json").is_file():
+    answers_here = stage == REPLAY and settings.engine == stages.EMBEDDED
+    needs_base = answers_here or stage in ("cycle", "train", "gate")
+    if needs_base and not (settings.base / "config.json").is_file():
         raise BaseNotFound(
             f"No base model in {str(settings.base)!r}. Fetch the default one with "
             "'python -m infra.base_model', or name a Hugging Face folder with '--base'."
@@ -112,6 +117,21 @@ def _attribute(settings: Settings) -> Outcome:
     report = tasks.attribute(settings)
     story.tell_attribute(report)
     return Outcome(report.model_dump(mode="json"))
+
+
+def _replay(settings: Settings) -> Outcome:
+    """Blame tells what is worth replaying, and follows from what the replay finds."""
+    from flows import story, tasks
+    from flows.replaying import refuse_stopped
+
+    tasks.attribute(settings)
+    replayed = tasks.replay(settings)
+    story.tell_replay(replayed)
+    report = tasks.attribute(settings)
+    story.tell_attribute(report)
+    refuse_stopped(replayed)
+    value = report.model_dump(mode="json")
+    return Outcome(value | {"replay": replayed.model_dump(mode="json")})
 
 
 def _upkeep(settings: Settings) -> Outcome:
@@ -166,6 +186,7 @@ def _lineage(settings: Settings) -> Outcome:
 _STAGES: dict[str, Callable[[Settings], Outcome]] = {
     "ingest": _ingest,
     "attribute": _attribute,
+    REPLAY: _replay,
     "upkeep": _upkeep,
     "curate": _curate,
     "train": _train,
@@ -208,6 +229,11 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
     t, s = settings.training, settings.suites
     steps += [
         {"stage": "attribute", "would": f"settle outcomes and blame in {settings.home}"},
+        {
+            "stage": REPLAY,
+            "would": f"answer failed turns afresh with every slot on {settings.engine}, at most "
+            f"{settings.attribution.replay_budget} engine calls",
+        },
         {"stage": "curate", "would": f"make a dataset of {target}"},
         {"stage": "train", "would": f"{t.method}, r={t.r}, {t.epochs} epochs on {settings.base}"},
         {
@@ -217,5 +243,5 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
         {"stage": "promote", "would": "if the gate says PASS, make the challenger champion"},
         {"stage": "lineage", "would": "tell the lake who serves and what each version learned"},
     ]
-    wanted = order if stage == "cycle" else [stage]
+    wanted = order if stage == "cycle" else ["attribute", REPLAY] if stage == REPLAY else [stage]
     return [step for step in steps if step["stage"] in wanted]

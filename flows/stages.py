@@ -328,8 +328,8 @@ async def _both_arms(
     engine, engine_id = open_engine(settings, base)
     total = 2 * sum(len(suite.items) for suite in suites)
     try:
-        before = {name: await _load(settings, engine, name, champions[name]) for name in champions}
-        after = before | {slot: await _load(settings, engine, slot, challenger)}
+        before = {s: await load_version(settings, engine, s, champions[s]) for s in champions}
+        after = before | {slot: await load_version(settings, engine, slot, challenger)}
         runs = []
         for arm, names in enumerate((before, after)):
             offset = arm * total // 2
@@ -349,7 +349,7 @@ async def _load_on_server(settings: Settings, slot: str, digest: str) -> None:
 
     engine = OpenAIEngine(settings.engine)
     try:
-        await _load(settings, engine, slot, digest)
+        await load_version(settings, engine, slot, digest)
     finally:
         await engine.close()
 
@@ -380,7 +380,8 @@ def open_engine(settings: Settings, base: str) -> "tuple[Engine, str]":
     return OpenAIEngine(settings.engine, concurrency=32), f"{settings.engine} {base}"
 
 
-async def _load(settings: Settings, engine: "Engine", slot: str, digest: str | None) -> str:
+async def load_version(settings: Settings, engine: "Engine", slot: str, digest: str | None) -> str:
+    """Have the engine load a version unless it has it; return the name to ask for."""
     from serving.records import AdapterVersion
     from training.artifact import adapter_folder
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from promotion.registry import Registry
     from promotion.state import SlotState
     from traces.attribute import AttributeReport
+    from traces.attribution.replay import ReplayReport
     from traces.ingest import IngestReport
     from traces.storage.upkeep import UpkeepReport
     from training.runs import TrainedAdapter
@@ -88,6 +89,23 @@ def tell_attribute(report: "AttributeReport") -> None:
         tell(f"          {slot}: {turns}, {n['failed']} failed, {n['blamed']} blamed on it")
     if len(worst) > _SLOTS:
         tell(f"          and {len(worst) - _SLOTS} slots with fewer failures (--json lists them)")
+
+
+def tell_replay(report: "ReplayReport") -> None:
+    """Tell what fresh answers of all slots say about failed turns."""
+    tell(f"REPLAY    {_many(report.replayed, 'failed turn')} answered afresh by every slot, "
+         f"{report.calls} of {report.budget} engine calls")  # fmt: skip
+    if report.verdicts:
+        tell(f"          verdicts: {_counts(report.verdicts)}")
+        tell(f"          asked of the slot that had answered: {_counts(report.versions)} version")
+    if report.samples_left_out:
+        tell(f"          answers that say nothing: {_counts(report.samples_left_out)}")
+    tell(f"          preference pairs: {report.pairs} new")
+    if report.left_out:
+        tell(f"          not replayed: {_counts(report.left_out)}")
+    if report.waiting:
+        tell(f"          waiting for another run: {_many(report.waiting, 'turn')} "
+             "(--attribution.replay-budget)")  # fmt: skip
 
 
 def _by_harm(counts: Mapping[str, int]) -> tuple[int, int, int]:

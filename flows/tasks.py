@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from promotion.gate import GateReport
     from promotion.promote import PromotionResult
     from traces.attribute import AttributeReport
+    from traces.attribution.replay import ReplayReport
     from traces.ingest import IngestReport
     from traces.storage.upkeep import UpkeepReport
     from training.runs import TrainedAdapter
@@ -50,6 +51,16 @@ def attribute(settings: Settings) -> "AttributeReport":
     """Settle outcomes and blame."""
     with progress("attributing turns") as show:
         return stages.attribute_stage(settings, show)
+
+
+@task(name="replay", timeout_seconds=48 * HOUR_S, **_OPTIONS)
+def replay(settings: Settings) -> "ReplayReport":
+    """Answer failed turns afresh with every slot."""
+    from flows.replaying import replay_stage
+
+    say("  loading the engine with what the slots serve ...")
+    with progress("engine calls") as show:
+        return replay_stage(settings, show)
 
 
 @task(name="upkeep", timeout_seconds=12 * HOUR_S, **_OPTIONS)

@@ -39,6 +39,8 @@ class AttributionConfig(BaseModel):
     """Most replayed turns blamed on the router where all slots are equally good."""
     replay_budget: int = Field(default=2000, ge=0)
     """Most engine calls of one replay."""
+    replay_temperature: float = Field(default=0.7, gt=0, le=2)
+    """Sampling temperature for turns that were answered greedily; others keep their own."""
     judge: str | None = None
     """Address of an OpenAI-compatible server whose model judges; None asks none."""
     judge_model: str | None = None

@@ -1,0 +1,284 @@
+"""Counterfactual replay over a real lake: which turns, what is kept, what a kill leaves.
+
+The engine is scripted: for each slot it says how often a fresh answer succeeds, and answers from
+the seed of the request alone. It stands in where an outcome must be forced; the checks, the
+views, the lake and the pairs are the real parts. `test_replay_embedded` has a real engine.
+"""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_records import PROFILE, at, hop, says, signal, turn_of, user, write_spool
+
+from serving.engine import ChatRequest, ChatResult
+from serving.errors import EngineRefused, EngineUnavailable
+from serving.records import Feedback, Hop, Message, Turn
+from traces.attribute import attribute
+from traces.attribution.replay import ReplayReport, replay
+from traces.attribution.replay_jobs import Pool, Version
+from traces.attribution.replayed import ArmConfig
+from traces.config import AttributionConfig
+from traces.ingest import ingest
+from traces.read import read_preferences
+from traces.storage.lake import Lake
+
+OLD, NEW = "3fa9c1d2e4b5", "77aa77aa77aa"
+RIGHT = json.dumps({"verifier": "short_answer", "accepted": ["Paris"]})
+VERIFIERS = {"L0": "short_answer", "L1": "tool_call", "L2": "python_tests", "L3": "interface"}
+
+
+class ScriptedEngine:
+    """Answers rightly with a chance that the name decides; the same request gives the same."""
+
+    def __init__(self, chances: dict[str, float], *, gone_after: int | None = None) -> None:
+        self.chances = chances
+        self.gone_after = gone_after
+        self.asked: list[ChatRequest] = []
+
+    async def chat(self, request: ChatRequest, on_delta: Any = None) -> ChatResult:
+        await asyncio.sleep(0)
+        if self.gone_after is not None and len(self.asked) >= self.gone_after:
+            raise EngineUnavailable("No answer from the engine: it was stopped.")
+        self.asked.append(request)
+        return ChatResult(
+            response_id=f"r{len(self.asked)}",
+            served_name=request.model,
+            message=self.answer(request),
+            finish_reason=self.finish(request),
+            prompt_tokens=1,
+            completion_tokens=1,
+        )
+
+    def answer(self, request: ChatRequest) -> Message:
+        right = random.Random(request.seed).random() < self.chances[request.model]
+        return says("It is Paris." if right else f"It is Rome, {request.seed}.")
+
+    def finish(self, request: ChatRequest) -> str:
+        return "stop"
+
+
+def failed_turn(turn_id: str, slot: str = "L0", **fields: Any) -> list[Hop | Turn | Feedback]:
+    """Return a turn that a verifier failed: route, answer, summary."""
+    request = fields.pop("request", f"Capital of France, {turn_id}?")
+    shared = {"conversation_id": f"c-{turn_id}", "turn_id": turn_id}
+    system = Message(role="system", content=PROFILE.slot(slot).system)
+    answer = {"messages": (system, user(request)), "completion": says("It is Rome.")}
+    answer |= fields.pop("answer", {})
+    hops = [
+        hop("route", "L0", completion=says(slot), **shared),
+        hop(slot=slot, response_id=f"r-{turn_id}", **shared, **answer),
+        hop("summary", slot, messages=(user("x"),), completion=says("Asked."), **shared),
+    ]
+    turn = turn_of(hops, request=request, **shared, **fields)
+    name = VERIFIERS[slot]
+    return [*hops, turn, signal(name=name, target_id=turn_id, reference=RIGHT)]
+
+
+def lake_of(home: Path, records: list[Hop | Turn | Feedback]) -> Path:
+    home.parent.mkdir(exist_ok=True)
+    ingest(home, write_spool(home.parent / "spool.jsonl", records))
+    attribute(home, PROFILE)
+    return home
+
+
+def pool_of(engine: ScriptedEngine, served: dict[str, str] | None = None) -> Pool:
+    """Return the engine with one champion a slot, and versions that served before."""
+
+    async def former(slot: str, digest: str) -> Version | None:
+        return Version(f"{slot}@{digest}", digest) if (served or {}).get(slot) == digest else None
+
+    champions = {slot: Version(f"{slot}@{NEW}", NEW) for slot in PROFILE.labels}
+    return Pool(engine, champions, Version("base", None), former)
+
+
+def run(home: Path, pool: Pool, **config: Any) -> ReplayReport:
+    return asyncio.run(replay(home, pool, PROFILE, AttributionConfig(**config)))
+
+
+def rows(home: Path, query: str) -> list[tuple[Any, ...]]:
+    with Lake.open(home, read_only=True) as lake:
+        return lake.connection.execute(query).fetchall()
+
+
+def named(**chances: float) -> dict[str, float]:
+    return {f"{slot}@{NEW}": chances.get(slot, 0.0) for slot in PROFILE.labels}
+
+
+def test_every_slot_is_asked_m_times_with_seeds_of_its_own(home: Path) -> None:
+    lake_of(home, failed_turn("t1"))
+    engine = ScriptedEngine(named(L2=1.0))
+    report = run(home, pool_of(engine), samples=8)
+    assert (report.replayed, report.calls) == (1, 32)
+    assert Counter(r.model for r in engine.asked) == dict.fromkeys(named(), 8)
+    assert len({r.seed for r in engine.asked}) == 32
+    assert {r.temperature for r in engine.asked} == {0.7}
+    kept = rows(home, "SELECT slot, digest, samples, successes FROM replays ORDER BY slot")
+    assert kept == [("L0", NEW, 8, 0), ("L1", NEW, 8, 0), ("L2", NEW, 8, 8), ("L3", NEW, 8, 0)]
+    assert report.verdicts == {"router": 1}
+
+
+def test_a_success_of_the_version_that_failed_makes_one_pair(home: Path) -> None:
+    lake_of(home, failed_turn("t1"))
+    engine = ScriptedEngine(named() | {f"L0@{OLD}": 1.0})
+    report = run(home, pool_of(engine, {"L0": OLD}))
+    assert (report.verdicts, report.versions, report.pairs) == (
+        {"stochastic": 1}, {"served": 1}, 1,
+    )  # fmt: skip
+    (pair,) = read_preferences(home, slot="L0")
+    assert (pair.preference.chosen, pair.preference.rejected) == (
+        says("It is Paris."), says("It is Rome."),
+    )  # fmt: skip
+    assert (pair.preference.digest, pair.preference.source) == (OLD, "replay")
+    assert pair.prompt[-1] == user("Capital of France, t1?")
+    assert list(read_preferences(home, slot="L2")) == []
+
+
+def test_where_the_version_is_gone_its_successor_is_asked_and_both_answers_are_its_own(
+    home: Path,
+) -> None:
+    lake_of(home, failed_turn("t1"))
+    report = run(home, pool_of(ScriptedEngine(named(L0=0.5))))
+    assert (report.versions, report.pairs) == ({"champion": 1}, 1)
+    (pair,) = read_preferences(home)
+    assert pair.preference.digest == NEW
+    assert pair.preference.chosen == says("It is Paris.")
+    assert pair.preference.rejected.content.startswith("It is Rome, ")
+
+
+def test_what_was_asked_is_not_asked_again(home: Path) -> None:
+    lake_of(home, failed_turn("t1"))
+    run(home, pool_of(ScriptedEngine(named(L0=0.6))))
+    before = rows(home, "FROM replays ORDER BY slot"), rows(home, "FROM preferences")
+    engine = ScriptedEngine(named(L0=0.6))
+    report = run(home, pool_of(engine))
+    assert (engine.asked, report.left_out) == ([], {"replayed before": 1})
+    assert (rows(home, "FROM replays ORDER BY slot"), rows(home, "FROM preferences")) == before
+
+
+def test_more_samples_are_added_to_those_there(home: Path) -> None:
+    lake_of(home, failed_turn("t1"))
+    chances = named(L0=0.4, L2=0.7)
+    first, second, whole = (ScriptedEngine(chances) for _ in range(3))
+    run(home, pool_of(first), samples=3)
+    run(home, pool_of(second), samples=8)
+    seeds = {r.seed for r in [*first.asked, *second.asked]}
+    other = lake_of(home.parent / "other" / "home", failed_turn("t1"))
+    run(other, pool_of(whole), samples=8)
+    assert len(second.asked) == 4 * 5
+    assert seeds == {r.seed for r in whole.asked}
+    counts = "SELECT slot, samples, successes FROM replays ORDER BY slot"
+    assert rows(home, counts) == rows(other, counts)
+
+
+def test_a_later_reference_has_the_turn_asked_again(home: Path) -> None:
+    lake_of(home, failed_turn("t1"))
+    run(home, pool_of(ScriptedEngine(named() | {f"L0@{OLD}": 0.9}), {"L0": OLD}))
+    assert len(list(read_preferences(home))) == 1
+    rome = json.dumps({"verifier": "short_answer", "accepted": ["Lyon"]})
+    late = signal(name="short_answer", target_id="t1", reference=rome, created_at=at(500))
+    ingest(home, write_spool(home.parent / "late.jsonl", [late]))
+    attribute(home, PROFILE)
+    report = run(home, pool_of(ScriptedEngine(named() | {f"L0@{OLD}": 0.9}), {"L0": OLD}))
+    assert report.replayed == 1
+    assert rows(home, "SELECT DISTINCT samples, successes FROM replays") == [(8, 0)]
+    assert list(read_preferences(home)) == []
+
+
+def test_the_budget_is_kept_and_the_next_run_goes_on(home: Path) -> None:
+    records = [record for n in range(3) for record in failed_turn(f"t{n}")]
+    lake_of(home, records)
+    reports = [run(home, pool_of(ScriptedEngine(named(L2=1.0))), replay_budget=70) for _ in "123"]
+    assert [(r.replayed, r.calls, r.waiting) for r in reports] == [
+        (2, 64, 1),
+        (1, 32, 0),
+        (0, 0, 0),
+    ]
+    other = lake_of(home.parent / "other" / "home", records)
+    run(other, pool_of(ScriptedEngine(named(L2=1.0))))
+    counts = "SELECT turn_id, slot, digest, samples, successes, config FROM replays ORDER BY ALL"
+    assert rows(home, counts) == rows(other, counts)
+
+
+def test_an_engine_that_goes_away_leaves_what_was_done(home: Path) -> None:
+    lake_of(home, [record for n in range(9) for record in failed_turn(f"t{n}")])
+    report = run(home, pool_of(ScriptedEngine(named(), gone_after=200)))
+    assert report.stopped is not None
+    assert "it was stopped" in report.stopped
+    assert 4 <= report.replayed < 9
+    done = {row[0] for row in rows(home, "SELECT turn_id FROM replays")}
+    assert len(done) == report.replayed
+    assert rows(home, "SELECT DISTINCT samples, successes FROM replays") == [(8, 0)]
+    report = run(home, pool_of(ScriptedEngine(named())))
+    assert (report.replayed, report.stopped) == (9 - len(done), None)
+
+
+def test_truncated_answers_are_not_judged(home: Path) -> None:
+    class Cut(ScriptedEngine):
+        def finish(self, request: ChatRequest) -> str:
+            return "length" if (request.seed or 0) % 2 else "stop"
+
+    lake_of(home, failed_turn("t1"))
+    report = run(home, pool_of(Cut(named(L0=1.0))), samples=8)
+    ((samples, successes, config),) = rows(
+        home, "SELECT samples, successes, config FROM replays WHERE slot = 'L0'"
+    )
+    how = ArmConfig.model_validate_json(config)
+    assert 0 < samples < 8
+    assert successes == samples
+    assert (how.asked, how.left_out) == (8, {"cut at its token limit": 8 - samples})
+    assert report.samples_left_out["cut at its token limit"] >= 8 - samples
+
+
+def test_a_refused_call_is_no_failure_of_the_arm(home: Path) -> None:
+    class Narrow(ScriptedEngine):
+        async def chat(self, request: ChatRequest, on_delta: Any = None) -> ChatResult:
+            if request.model.startswith("L3"):
+                raise EngineRefused("The prompt is too long (400).", 400)
+            return await super().chat(request)
+
+    lake_of(home, failed_turn("t1"))
+    report = run(home, pool_of(Narrow(named(L2=1.0))))
+    counts = dict(rows(home, "SELECT slot, samples FROM replays"))
+    assert counts == {"L0": 8, "L1": 8, "L2": 8, "L3": 0}
+    assert (report.stopped, report.verdicts) == (None, {"router": 1})
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([*failed_turn("t1")[:-1], signal(name="short_answer", target_id="t1")], "check"),
+        (failed_turn("t1", canary=True), "canary"),
+        (failed_turn("t1", answer={"finish_reason": "length"}), "truncated"),
+        (failed_turn("t1", decision="fallback"), "blamed on the fallback"),
+        (failed_turn("t1")[1:], "missing"),
+    ],
+    ids=["no reference", "canary", "truncated", "fallback", "hops missing"],
+)
+def test_what_cannot_be_replayed_is_counted_with_its_reason(home, records, reason) -> None:
+    lake_of(home, records)
+    engine = ScriptedEngine(named())
+    report = run(home, pool_of(engine))
+    assert (report.replayed, engine.asked) == (0, [])
+    ((said, count),) = report.left_out.items()
+    assert (reason in said, count) == (True, 1)
+
+
+def test_doubtful_blame_comes_first_and_the_same_request_later(home: Path) -> None:
+    sure = failed_turn("a", "L0", request="Sure?")
+    doubtful = failed_turn("b", "L1", request="Doubtful?")  # its verifier is another slot's
+    doubtful[-1] = signal(name="made_up", target_id="b", reference=RIGHT)
+    again = failed_turn("c", "L1", request="doubtful? ")
+    again[-1] = signal(name="made_up", target_id="c", reference=RIGHT)
+    lake_of(home, [*sure, *doubtful, *again])
+    confidence = dict(rows(home, "SELECT turn_id, confidence FROM blame"))
+    assert confidence["b"] < confidence["a"]
+    run(home, pool_of(ScriptedEngine(named())), replay_budget=32)
+    assert {row[0] for row in rows(home, "SELECT turn_id FROM replays")} == {"b"}
+    run(home, pool_of(ScriptedEngine(named())), replay_budget=32)
+    done = {row[0] for row in rows(home, "SELECT turn_id FROM replays")}
+    assert done in ({"a", "b"}, {"b", "c"})

@@ -1,0 +1,235 @@
+"""Fresh answers of one arm to a turn: asked of the engine, tools from the log, checked.
+
+In: an engine, what the arm sees, what the turn's tools had answered, and a check. Out: samples.
+Nothing is executed: a call gets the result that the log has for the same name and arguments.
+How a sample ends, in this order:
+
+- the engine refused the call, took too long, or cut the answer at its token limit: not judged;
+- where a tool call is checked: the first answer decides; in a turn of several calls any of them
+  may be the right one;
+- a call that no tool could have taken (unknown name, arguments against the schema): failed;
+- a call that the log has no result for, or more calls than the turn made: not judged, for
+  nobody knows where it would have led;
+- a text: what the check says, not judged where the check itself could not.
+"""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from serving.engine import ChatRequest, Engine
+from serving.errors import EngineRefused, EngineUnavailable
+from serving.records import Hop, Message, ToolCall, canonical_json
+from traces.attribution.arm_views import ArmView, answer_hops, exchanged_in
+from traces.attribution.replayed import arguments_of, meaning
+from traces.bundles import TurnBundle
+from traces.verifiers.tool_call import call_problem
+
+TRUNCATED = "cut at its token limit"
+REFUSED = "refused by the engine"
+TOO_SLOW = "not answered in time"
+NOT_LOGGED = "called a tool in a way that the log has no result for"
+TOO_LONG = "made more calls than the turn"
+NOT_CHECKED = "the check could not judge it"
+
+_OURS = frozenset({"max_tokens", "temperature", "choices", "seed", "n", "stream", "stream_options"})
+_ABOUT_TOOLS = frozenset({"tool_choice", "parallel_tool_calls"})
+
+
+class Checked(Protocol):
+    """What a check found; see `traces.verifiers.check.Check`."""
+
+    @property
+    def passed(self) -> bool | None:
+        """None where the check could not judge."""
+
+
+Checker = Callable[[Message], Checked]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One fresh answer."""
+
+    passed: bool | None
+    """None where it says nothing."""
+    left_out: str | None
+    """Why it says nothing."""
+    said: tuple[Message, ...]
+    """The arm's own messages, in order."""
+    calls: int
+    """Engine calls made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked of every arm of one turn."""
+
+    log: Mapping[str, Sequence[str]]
+    """By call (name and arguments), what its tool had answered."""
+    judges_calls: bool
+    """Whether a tool call is what is checked."""
+    max_calls: int
+    """Engine calls that one sample may take."""
+    max_tokens: int
+    temperature: float
+    options: Mapping[str, Any]
+
+
+def task_of(bundle: TurnBundle, verifier: str, temperature: float) -> Task:
+    """Return the task of a turn; `temperature` is for one that was answered greedily."""
+    hops = answer_hops(bundle)
+    params = _params(hops[0])
+    recorded = params.get("temperature")
+    if isinstance(recorded, int | float) and recorded > 0:
+        temperature = float(recorded)
+    log = logged_results(bundle)
+    judges_calls = verifier == "tool_call"
+    callers = sum(1 for hop in hops if hop.completion is not None and hop.completion.tool_calls)
+    most = callers if judges_calls else callers + 1 if log else len(hops)
+    limit = params.get("max_tokens")
+    return Task(
+        log=log,
+        judges_calls=judges_calls,
+        max_calls=max(1, most),
+        max_tokens=limit if isinstance(limit, int) and limit > 0 else 1024,
+        temperature=temperature,
+        options={key: value for key, value in params.items() if key not in _OURS},
+    )
+
+
+def logged_results(bundle: TurnBundle) -> dict[str, list[str]]:
+    """Return what tools answered in a turn, by call; the same call may have several results."""
+    made: dict[str, ToolCall] = {}
+    found: dict[str, list[str]] = defaultdict(list)
+    for message in exchanged_in(bundle):
+        made |= {call.id: call for call in message.tool_calls}
+        if message.role == "tool" and message.tool_call_id in made:
+            found[_key(made[message.tool_call_id])].append(message.content)
+    return dict(found)
+
+
+async def draw(
+    engine: Engine, name: str, view: ArmView, task: Task, check: Checker, seed: int
+) -> Sample:
+    """Return one fresh answer.
+
+    Raises:
+        EngineUnavailable: if the engine is gone.
+        EngineRefused: if it does not know the adapter (404).
+    """
+    said: list[Message] = []
+    exchanged: list[Message] = []
+    used: dict[str, int] = defaultdict(int)
+    for calls in range(1, task.max_calls + 1):
+        request = _request(name, view, task, exchanged, seed)
+        try:
+            result = await engine.chat(request)
+        except EngineRefused as refusal:
+            if refusal.status == 404:
+                raise
+            return Sample(None, REFUSED, tuple(said), calls)
+        except EngineUnavailable as problem:
+            if not problem.timed_out:
+                raise
+            return Sample(None, TOO_SLOW, tuple(said), calls)
+        answer = result.message
+        said.append(answer)
+        if result.finish_reason == "length":
+            return Sample(None, TRUNCATED, tuple(said), calls)
+        if task.judges_calls or not answer.tool_calls:
+            passed = await _passed(check, answer)
+            last = not answer.tool_calls or calls == task.max_calls
+            if passed is None:
+                return Sample(None, NOT_CHECKED, tuple(said), calls)
+            if passed or last:
+                return Sample(passed, None, tuple(said), calls)
+        results = [_result(task.log, call, used) for call in answer.tool_calls]
+        if None in results:
+            # Without a result to go on with; one that no tool could have taken is the arm's own.
+            wrong = view.tools and any(call_problem(c, view.tools) for c in answer.tool_calls)
+            if wrong or task.judges_calls:
+                return Sample(False, None, tuple(said), calls)
+            return Sample(None, NOT_LOGGED, tuple(said), calls)
+        exchanged += [answer, *(result for result in results if result is not None)]
+    return Sample(None, TOO_LONG, tuple(said), task.max_calls)
+
+
+def pair_of(
+    hops: Sequence[Hop], samples: Sequence[Sample], *, same_version: bool
+) -> tuple[Hop, Message, Message] | None:
+    """Return the hop at which a success parts from a failure of its adapter, and both answers.
+
+    The failure is the recorded one; where another version answered, a fresh one. None where no
+    success parts from a failure at a hop that was recorded.
+    """
+    recorded = tuple(hop.completion for hop in hops if hop.completion is not None)
+    failures = [s.said for s in samples if s.passed is False]
+    failures = [recorded] if same_version else failures
+    for success in (sample.said for sample in samples if sample.passed):
+        for failure in failures:
+            place = _parting(success, failure)
+            known = place is not None and place < len(hops)
+            if known and _parting(success[:place], recorded[:place]) is None:
+                assert place is not None
+                return hops[place], success[place], failure[place]
+    return None
+
+
+def _parting(left: Sequence[Message], right: Sequence[Message]) -> int | None:
+    """Return the first place at which two runs of answers differ in meaning."""
+    pairs = zip(left, right, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if meaning(a) != meaning(b)), None)
+
+
+def _request(
+    name: str, view: ArmView, task: Task, exchanged: Sequence[Message], seed: int
+) -> ChatRequest:
+    options = dict(task.options)
+    if not view.tools:
+        options = {key: value for key, value in options.items() if key not in _ABOUT_TOOLS}
+    return ChatRequest(
+        model=name,
+        messages=(*view.messages, *exchanged),
+        tools=view.tools,
+        max_tokens=task.max_tokens,
+        temperature=task.temperature,
+        seed=seed,
+        options=options,
+    )
+
+
+async def _passed(check: Checker, answer: Message) -> bool | None:
+    try:
+        found = await asyncio.to_thread(check, answer)
+    except Exception:
+        return None  # a verifier that crashes says nothing of the answer
+    return found.passed
+
+
+def _result(
+    log: Mapping[str, Sequence[str]], call: ToolCall, used: dict[str, int]
+) -> Message | None:
+    """Return the logged result of a call; a call made again gets the next one, or the last."""
+    key = _key(call)
+    results = log.get(key)
+    if not results:
+        return None
+    content = results[min(used[key], len(results) - 1)]
+    used[key] += 1
+    return Message(role="tool", content=content, tool_call_id=call.id)
+
+
+def _key(call: ToolCall) -> str:
+    return canonical_json([call.name, arguments_of(call.arguments)])
+
+
+def _params(hop: Hop) -> dict[str, Any]:
+    try:
+        params = json.loads(hop.params)
+    except (ValueError, RecursionError):
+        return {}
+    return params if isinstance(params, dict) else {}

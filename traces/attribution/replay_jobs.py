@@ -1,0 +1,215 @@
+"""What a replay asks for one turn: which versions, shown what, how often, checked how.
+
+In: a turn with its calls, the lake for what came before it. Out: a `Job`, or why there is none.
+"""
+
+# Table and column names come from our own declarations; values are bound.
+# ruff: noqa: S608
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import duckdb
+
+from serving.engine import Engine
+from serving.records import BASE_SLOT, Feedback, content_id
+from serving.slots import Profile
+from traces.attribution.arm_views import ArmView, Tools, answer_hops, arm_views
+from traces.attribution.fresh_answers import Checker, Task, task_of
+from traces.attribution.replayed import Replay, current
+from traces.bundles import TurnBundle, read_bundles
+from traces.config import AttributionConfig
+from traces.joins.standing import standing
+from traces.storage.tables import record_of
+from traces.verifiers.registry import checker, reference_of
+
+NO_CHECK = "nothing to check a fresh answer against"
+NO_TOOLS = "the tools that were offered are not known"
+HOPS_MISSING = "calls are missing from the record"
+KNOWN = "replayed before"
+_EARLIER_TURNS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version that the engine can be asked for."""
+
+    name: str
+    """Name to ask for."""
+    digest: str | None
+    """12 hex digits; None for the bare base model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The engine with the versions that answer."""
+
+    engine: Engine
+    champions: Mapping[str, Version]
+    """What each slot serves now."""
+    base: Version
+    served: Callable[[str, str], Awaitable[Version | None]]
+    """Loads the version of a slot that had served (12 hex digits); None where it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobArm:
+    """One arm of a turn."""
+
+    slot: str
+    version: Version
+    which: Literal["served", "champion"]
+    view: ArmView
+    check: Checker
+    before: Replay | None
+    """An earlier row of too few samples, which is added to."""
+    wanted: int
+    """Samples to draw now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that is asked for one turn."""
+
+    bundle: TurnBundle
+    task: Task
+    reference: str
+    """`content_id` of what answers are checked against."""
+    arms: tuple[JobArm, ...]
+    kept: tuple[Replay, ...]
+    """Rows of arms that need not be asked again."""
+    stale: bool
+    """Whether the turn was replayed against another reference before."""
+
+    @property
+    def most_calls(self) -> int:
+        """Engine calls that it may take."""
+        return sum(arm.wanted for arm in self.arms) * self.task.max_calls
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Makes the jobs of one run."""
+
+    connection: duckdb.DuckDBPyConnection
+    pool: Pool
+    profile: Profile
+    config: AttributionConfig
+    offered: Mapping[str, Tools]
+    """Tools that slots were last offered."""
+
+    async def job(self, bundle: TurnBundle) -> Job | str:
+        """Return what to ask for a turn, or why nothing is asked."""
+        turn = bundle.turn
+        hops = standing(bundle.hops)
+        if len(set(turn.hop_ids)) != len(bundle.hops) or not answer_hops(bundle):
+            return HOPS_MISSING
+        raw = reference_of(turn, hops, signals_of(bundle))
+        if raw is None:
+            return NO_CHECK
+        reference, verifier = content_id(raw), str(raw.get("verifier"))
+        views = arm_views(self.profile, bundle, self._earlier(bundle), self.offered)
+        checks = {slot: checker(raw, view.tools) for slot, view in views.items()}
+        if None in checks.values():
+            return NO_CHECK
+        if verifier == "tool_call" and not any(view.tools for view in views.values()):
+            return NO_TOOLS
+        rows = self._rows(turn.turn_id)
+        before = current(rows, reference)
+        task = task_of(bundle, verifier, self.config.replay_temperature)
+        arms, kept = [], []
+        for slot, view in views.items():
+            row, check = before.get(slot), checks[slot]
+            assert check is not None
+            if row is not None and row.how.asked >= self.config.samples:
+                kept.append(row)
+            else:
+                arms.append(await self._arm(bundle, slot, view, check, task, row))
+        if not arms:
+            return KNOWN
+        stale = any(row.how.reference != reference for row in rows)
+        return Job(bundle, task, reference, tuple(arms), tuple(kept), stale)
+
+    async def _arm(
+        self, bundle: TurnBundle, slot: str, view: ArmView, check: Checker, task: Task,
+        row: Replay | None,
+    ) -> JobArm:  # fmt: skip
+        version, which = await self._version(bundle, slot)
+        if row is not None and (
+            (row.digest, row.how.temperature) != (version.digest, task.temperature)
+            or row.how.version != which
+        ):
+            row = None  # what another version said is no part of this one's samples
+        wanted = self.config.samples - (row.how.asked if row else 0)
+        return JobArm(slot, version, which, view, check, row, wanted)
+
+    async def _version(
+        self, bundle: TurnBundle, slot: str
+    ) -> tuple[Version, Literal["served", "champion"]]:
+        """Return the version to ask: for the slot that answered the one that did, if it can be."""
+        if slot == BASE_SLOT:
+            return self.pool.base, "served"
+        champion = self.pool.champions.get(slot, self.pool.base)
+        digest = bundle.turn.digest
+        if slot != bundle.turn.slot or digest is None:
+            return champion, "champion"
+        if champion.digest == digest:
+            return champion, "served"
+        served = await self.pool.served(slot, digest)
+        return (served, "served") if served is not None else (champion, "champion")
+
+    def _earlier(self, bundle: TurnBundle) -> list[TurnBundle]:
+        """Return the conversation's turns before this one; of several at one place the latest."""
+        turn = bundle.turn
+        picked = f"""
+            SELECT position AS key, turn_id, true AS whole FROM turns
+            WHERE conversation_id = $conversation AND position < $position
+              AND position >= $position - {_EARLIER_TURNS} AND started_at <= $started
+            QUALIFY row_number() OVER (
+                PARTITION BY position ORDER BY started_at DESC, turn_id) = 1
+        """
+        values = {
+            "conversation": turn.conversation_id,
+            "position": turn.position,
+            "started": turn.started_at,
+        }
+        return list(read_bundles(self.connection, picked, values))
+
+    def _rows(self, turn_id: str) -> list[Replay]:
+        relation = self.connection.execute("SELECT * FROM replays WHERE turn_id = ?", [turn_id])
+        names = [column[0] for column in relation.description]
+        found = (dict(zip(names, row, strict=True)) for row in relation.fetchall())
+        return [record_of(Replay, "replays", row) for row in found]
+
+
+def signals_of(bundle: TurnBundle) -> list[Feedback]:
+    """Return what was said about a turn, in order of time."""
+    return [Feedback.model_validate(raw) for raw in json.loads(bundle.outcome.signals)]
+
+
+def tools_offered(connection: duckdb.DuckDBPyConnection) -> dict[str, Tools]:
+    """Return the tools that each slot's latest call with tools was offered."""
+    rows = connection.execute(
+        "SELECT split_part(coalesce(served_name, model), '@', 1), arg_max(tools, started_at)"
+        " FROM hops WHERE role = 'answer' AND tools <> '[]' GROUP BY ALL"
+    ).fetchall()
+    return {slot: _tools(text) for slot, text in rows}
+
+
+def turns_of(connection: duckdb.DuckDBPyConnection, turn_ids: Sequence[str]) -> list[TurnBundle]:
+    """Return turns with all that is known about them, in this order."""
+    picked = """
+        SELECT n AS key, turn_id, true AS whole
+        FROM (SELECT unnest($ids) AS turn_id, generate_subscripts($ids, 1) AS n)
+    """
+    return list(read_bundles(connection, picked, {"ids": list(turn_ids)}))
+
+
+def _tools(text: str) -> tuple[dict[str, Any], ...]:
+    try:
+        tools = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(t for t in tools if isinstance(t, dict)) if isinstance(tools, list) else ()

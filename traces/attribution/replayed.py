@@ -1,0 +1,250 @@
+"""Replays as they are stored, and the blame that follows from them.
+
+Pure: a blame, the rows of its turn's replay and what is known of the turn in; the blame with the
+verdict out. It is asked again at every attribution, so that late evidence counts.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import AwareDatetime, Field
+
+from serving.records import BASE_SLOT, Decision, Hop, Message, Record, Turn, content_id
+from serving.slots import Profile
+from traces.attribution.blame import Blame
+from traces.attribution.gap import Arm, Finding, judge
+from traces.attribution.outcomes import Outcome
+
+CODE_VERSION = "replay-1"
+"""Of the rows: how views are made, samples drawn and judged."""
+REPLAYED_CLASSES = frozenset({"router", "adapter", "summary", "unknown"})
+"""What a replay can speak to; a tool, an engine or a refused request has no other answer."""
+STOCHASTIC_CONFIDENCE = 0.5
+"""A failure by chance is its adapter's, but nothing to learn by heart: its pair teaches."""
+
+
+class ArmConfig(Record):
+    """How an arm was asked; the `config` of its row."""
+
+    reference: str
+    """`content_id` of what the answers were checked against."""
+    version: Literal["served", "champion"]
+    """Whether this version served when the turn failed, or does now."""
+    view: Literal["recorded", "rebuilt", "borrowed"]
+    """Exactly what the hop saw; what this slot would have seen; or what the slot that answered
+    saw, under this slot's own system prompt, where the conversation could not be rebuilt."""
+    tools: Literal["recorded", "slot", "none"]
+    """Tools offered: the turn's own, those the slot was last offered elsewhere, or none."""
+    temperature: float
+    asked: int
+    """Samples drawn, those among them that could not be judged too."""
+    left_out: dict[str, int] = Field(default_factory=dict)
+    """Samples that say nothing, by reason."""
+    calls: int = 0
+    """Engine calls made."""
+
+
+class Replay(Record):
+    """One arm: fresh answers of one version to one turn, and how many succeeded."""
+
+    turn_id: str
+    slot: str
+    digest: str | None
+    """12 hex digits; None for the bare base model."""
+    samples: int
+    """Those that were judged."""
+    successes: int
+    config: str
+    """JSON text of an `ArmConfig`."""
+    code_version: str = CODE_VERSION
+    created_at: AwareDatetime
+
+    @property
+    def how(self) -> ArmConfig:
+        """How it was asked."""
+        return ArmConfig.model_validate_json(self.config)
+
+
+class Preference(Record):
+    """A better and a worse answer of one adapter to what one hop saw."""
+
+    pair_id: str
+    turn_id: str
+    slot: str
+    digest: str | None
+    hop_id: str
+    """Its view is the prompt."""
+    chosen: Message
+    rejected: Message
+    source: str
+    created_at: AwareDatetime
+
+    @classmethod
+    def make(
+        cls, turn: Turn, hop: Hop, digest: str | None, chosen: Message, rejected: Message,
+        source: str, at: AwareDatetime,
+    ) -> "Preference":  # fmt: skip
+        """Return the pair, named by its content; ids that engines give to calls do not count."""
+        said = [turn.turn_id, hop.slot, digest, hop.hop_id, source]
+        pair_id = content_id([*said, meaning(chosen), meaning(rejected)])
+        return cls(
+            pair_id=pair_id, turn_id=turn.turn_id, slot=hop.slot, digest=digest,
+            hop_id=hop.hop_id, chosen=chosen, rejected=rejected, source=source, created_at=at,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """Replays of other turns alike: same cluster, same slot that answered."""
+
+    slot: str
+    rows: Sequence[Replay]
+
+
+def meaning(message: Message) -> list[Any]:
+    """Return what a message says, without ids and without the way arguments are written."""
+    calls = [[call.name, arguments_of(call.arguments)] for call in message.tool_calls]
+    return [message.content.strip(), calls]
+
+
+def arguments_of(text: str) -> Any:
+    """Return a call's arguments as a value; text that is no JSON as it is."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def current(rows: Iterable[Replay], reference: str | None) -> dict[str, Replay]:
+    """Return the newest row of each slot that was checked against this reference; None is any."""
+    found: dict[str, Replay] = {}
+    for row in sorted(rows, key=lambda row: row.created_at):
+        if reference is None or row.how.reference == reference:
+            found[row.slot] = row
+    return found
+
+
+def from_replay(
+    blame: Blame,
+    rows: Sequence[Replay],
+    turn: Turn,
+    hops: Sequence[Hop],
+    outcome: Outcome,
+    profile: Profile,
+    false_router: float,
+    *,
+    reference: str | None = None,
+    similar: Sequence[Similar] = (),
+) -> Blame:
+    """Return the blame with what the replay of its turn says.
+
+    `reference` is the `content_id` of what the turn is checked against now: replays against
+    another one are stale and do not count. `similar` are replays of similar turns; they are
+    added to the turn's own where these alone do not show a gap.
+    """
+    arms = current(rows, reference)
+    if blame.klass not in REPLAYED_CLASSES or turn.slot not in arms:
+        return blame
+    solvable = outcome.correction is not None or (
+        blame.method == "pooled" and blame.klass == "adapter"
+    )
+    found = _judged(turn.slot, [list(arms.values())], false_router, solvable)
+    if found is None:
+        return blame
+    alike = [s.rows for s in similar if s.slot == turn.slot]
+    pooled = None
+    if found.verdict in ("adapter", "unsolvable") and alike:
+        pooled = _judged(turn.slot, [list(arms.values()), *alike], false_router, solvable)
+    if pooled is not None and pooled.verdict == "router":
+        words = f"over {1 + len(alike)} similar turns, {pooled.words}"
+        found = Finding("router", pooled.right_slot, pooled.confidence, words, pooled.p_value)
+    weak = any(row.how.view == "borrowed" for row in arms.values())
+    return _blamed(blame, found, turn, hops, profile, arms[turn.slot], weak)
+
+
+def _judged(
+    slot: str, turns: Sequence[Sequence[Replay]], false_router: float, solvable: bool
+) -> Finding | None:
+    """Judge the arms of one turn, or of several added up.
+
+    Over turns of different difficulty a sum varies less than the null says: the rule is then
+    on the safe side.
+    """
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for rows in turns:
+        for row in rows:
+            sums[row.slot][0] += row.samples
+            sums[row.slot][1] += row.successes
+    arms = {name: Arm(name, *counts) for name, counts in sums.items()}
+    others = [arm for name, arm in sorted(arms.items()) if name != slot]
+    return judge(arms[slot], others, false_router, solvable=solvable)
+
+
+def _blamed(
+    blame: Blame, found: Finding, turn: Turn, hops: Sequence[Hop], profile: Profile, own: Replay,
+    weak: bool,
+) -> Blame:  # fmt: skip
+    evidence = f"{blame.evidence}; {found.words}"
+    if own.how.version == "champion" and own.digest != turn.digest:
+        evidence += "; the version that had answered is gone, its successor was asked"
+    if weak:
+        evidence += "; other slots were asked with the view of the one that answered"
+    changes: dict[str, Any] = {
+        "evidence": evidence, "method": "replay", "verdict": found.verdict,
+        "confidence": found.confidence, "right_slot": None,
+    }  # fmt: skip
+    match found.verdict:
+        case "router":
+            changes |= _routed(blame, found, turn.decision, hops, profile)
+        case "stochastic":
+            changes |= {"klass": "adapter", "slot": turn.slot, "hop_id": _hop(hops, "answer")}
+            changes["confidence"] = min(found.confidence, STOCHASTIC_CONFIDENCE)
+        case "adapter":
+            changes |= _of_adapter(blame, found, turn, hops, own)
+        case "unsolvable":
+            changes |= {"klass": "unknown", "slot": None, "hop_id": None, "confidence": 0.0}
+    if blame.klass == "summary" and found.verdict != "stochastic":
+        # All slots fail, or one does well that saw more: what a lost summary looks like.
+        changes |= {"klass": "summary", "slot": blame.slot, "hop_id": blame.hop_id}
+        changes |= {"confidence": blame.confidence, "right_slot": blame.right_slot}
+    if turn.slot == BASE_SLOT and changes["klass"] == "adapter":
+        changes |= {"klass": "fallback", "slot": None}
+    return blame.model_copy(update=changes)
+
+
+def _routed(
+    blame: Blame, found: Finding, decision: Decision, hops: Sequence[Hop], profile: Profile
+) -> dict[str, Any]:
+    """Whose doing a wrong route is depends on who chose it."""
+    changes: dict[str, Any] = {
+        "klass": "router", "slot": profile.router, "right_slot": found.right_slot,
+        "hop_id": _hop(hops, "route"),
+    }  # fmt: skip
+    who = {"explored": "exploration drew", "rule": "a rule chose", "direct": "the client chose"}
+    if decision in who:
+        changes["evidence"] = f"{who[decision]} the slot: {blame.evidence}; {found.words}"
+        changes["slot"] = None
+    if decision in ("explored", "fallback", "unsure"):
+        changes |= {"klass": "fallback", "slot": None}
+    return changes
+
+
+def _of_adapter(
+    blame: Blame, found: Finding, turn: Turn, hops: Sequence[Hop], own: Replay
+) -> dict[str, Any]:
+    changes: dict[str, Any] = {
+        "klass": "adapter", "slot": turn.slot, "hop_id": _hop(hops, "answer"),
+    }  # fmt: skip
+    if not own.successes:
+        # Nothing but failures does not tell the adapter from a check that is too narrow.
+        before = blame.confidence if blame.klass == "adapter" else STOCHASTIC_CONFIDENCE
+        changes["confidence"] = min(found.confidence, before)
+    return changes
+
+
+def _hop(hops: Sequence[Hop], role: str) -> str | None:
+    """Return the first call of a role that was answered; it made the turn what it was."""
+    return next((h.hop_id for h in hops if h.role == role and h.status == "ok"), None)
