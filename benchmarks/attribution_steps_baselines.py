@@ -24,7 +24,8 @@ NOTES = {
 
 PUBLISHED = [
     {"method": "all-at-once, GPT-4o", "set": "algorithm-generated", "agent": 0.5433,
-     "step": 0.1250, "source": "Zhang et al., ICML 2025, the repository's table; with the right answer"},
+     "step": 0.1250,
+     "source": "Zhang et al., ICML 2025, the repository's table; with the right answer"},
     {"method": "step-by-step, GPT-4o", "set": "algorithm-generated", "agent": 0.3520,
      "step": 0.2551, "source": "as above"},
     {"method": "binary search, GPT-4o", "set": "algorithm-generated", "agent": 0.4413,
