@@ -1,10 +1,12 @@
 """Proves that only code that comes through its tests passes, and that no code does harm on the way.
 
-Real child processes with real limits; nothing is faked.
+Real child processes, confined both ways there are: in namespaces, and by a filter of system
+calls with Landlock. Where a machine lacks one of the two its tests are skipped. Nothing is faked.
 """
 
 import os
 import resource
+import socket
 import tempfile
 import threading
 import time
@@ -12,164 +14,365 @@ from pathlib import Path
 
 import pytest
 
+from traces.verifiers.check import Check
 from traces.verifiers.python_tests import check_python, extract_code
+from traces.verifiers.sandbox.judged import _run, confinement
 
 RIGHT = "def f(n):\n    return n + 1\n"
 TESTS = ("assert f(1) == 2", "assert f(-1) == 0")
 
 
-def test_right_code_passes() -> None:
-    assert check_python(RIGHT, TESTS).passed
+@pytest.fixture(params=["namespaces", "filter"])
+def how(request: pytest.FixtureRequest) -> str:
+    refused = _run(request.param, "", "", 30).get("refused")
+    if refused:
+        pytest.skip(f"this machine gives no {request.param}: {refused}")
+    return request.param
+
+
+def check(code: str, *tests: str, how: str | None = None, wall_limit_s: float = 10) -> Check:
+    return check_python(code, tests or TESTS, wall_limit_s, how)
+
+
+def test_this_machine_confines_code() -> None:
+    assert confinement() in ("namespaces", "filter")
+
+
+def test_right_code_passes_and_wrong_code_fails(how: str) -> None:
+    assert check(RIGHT, how=how).passed is True
+    assert check("def f(n): return 2", how=how) == Check(False, "AssertionError")
 
 
 def test_a_fenced_block_among_words_passes() -> None:
     text = f"Here it is:\n\n```python\n{RIGHT}```\n\nIt adds one."
 
     assert extract_code(text) == RIGHT
-    assert check_python(text, TESTS).passed
+    assert check(text).passed
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "```python\n```"])
 def test_no_code_fails(text: str) -> None:
-    assert check_python(text, TESTS).detail == "no code"
+    assert check(text) == Check(False, "no code")
 
 
 @pytest.mark.parametrize(
     ("code", "detail"),
     [
-        ("def f(n): return n", "AssertionError"),
         ("def g(n): return n + 1", "NameError: name 'f' is not defined"),
         ("def f(n:", "SyntaxError"),
         ("def f(n):\n    return f(n)", "RecursionError"),
-        ("x = '''", "SyntaxError"),
-        ("import no_such_module", "ModuleNotFoundError"),
-        ("raise SystemExit(3)", "exit status 3"),
-        ("import os; os.abort()", "exit status -6"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def f(n): raise OSError(2, 'gone')", "FileNotFoundError: [Errno 2] gone"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import os; os.abort()", "ended before its tests did"),
+        ("import os; os._exit(0)", "ended before its tests did"),
+        ("import os\ndef f(n): os._exit(0)", "ended before its tests did"),
         (RIGHT + "\0", "code holds a NUL byte"),
         (RIGHT + "# \ud800", "UnicodeEncodeError"),
         ("(" * 10_000, "SyntaxError"),
         ("x = 'a' * 10**9\n" + RIGHT, "MemoryError"),
         ("open('x', 'w').write('a' * 2_000_000)\n" + RIGHT, "OSError: [Errno 27]"),
-        (RIGHT + "print('x' * 2_000_000)", "OSError: [Errno 27]"),
+        ("a = [open('/dev/null') for _ in range(70)]\n" + RIGHT, "OSError: [Errno 24]"),
         ("input()\n" + RIGHT, "EOFError"),
-        ("import sys\nprint('no ' * 1000, file=sys.stderr)\n1 / 0", "ZeroDivisionError"),
+        ("class E(Exception): pass\ndef f(n): raise E('odd')", "E: odd"),
+        ("def f(n):\n    x = []\n    x.append(x)\n    return x", "RecursionError"),
+        ("def f(n): return 'a' * 20_000_000", "ended before its tests did"),
     ],
 )
 def test_other_code_fails_and_says_why(code: str, detail: str) -> None:
-    finding = check_python(code, TESTS)
+    finding = check(code)
 
-    assert not finding.passed
+    assert finding.passed is False
     assert finding.detail.startswith(detail)
     assert len(finding.detail) <= 160
+    assert len(finding.detail.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("tests", "detail"),
     [
-        "import sys\nprint('tests passed')\nsys.exit(0)",
-        "import os\nprint('tests passed', flush=True)\nos._exit(0)",
-        "raise SystemExit",
-        "import sys\nprint('2 tests passed', file=sys.stderr)\nsys.exit()",
-        "import atexit, os\natexit.register(lambda: os._exit(0))\nraise ValueError",
-        "import sys, os\nprint(sys.argv, sys.orig_argv, sys.stdin.read())\nos._exit(0)",
+        ((), "no tests to run"),
+        (("", " \n"), "no tests to run"),
+        (("assert f(1 ==",), "the tests are no Python: SyntaxError"),
+        (("import pytest",), "the tests cannot run here: ModuleNotFoundError"),
+        (("import io", "f(io.StringIO())"), "the tests give the code a StringIO"),
     ],
 )
-def test_code_that_ends_before_its_tests_does_not_pass(code: str) -> None:
-    finding = check_python(code, TESTS)
+def test_tests_that_cannot_judge_find_nothing(tests: tuple[str, ...], detail: str) -> None:
+    finding = check_python(RIGHT, tests)
 
-    assert not finding.passed
-    assert finding.detail == "ended before its tests did"
+    assert finding.passed is None
+    assert finding.detail.startswith(detail)
+
+
+FORGERIES = {
+    "says it passed": "import os\nfor fd in range(3, 64):\n"
+    "    try: os.write(fd, b'{\"passed\": true, \"detail\": \"\"}\\n')\n"
+    "    except OSError: pass\nos._exit(0)",
+    "looks for the tests": "import gc, sys\ndef f(n):\n"
+    "    for thing in gc.get_objects():\n"
+    "        if isinstance(thing, dict) and 'tests' in thing: return 2 if n == 1 else 0\n"
+    "    frame = sys._getframe()\n"
+    "    while frame:\n"
+    "        if 'assert' in repr(frame.f_locals): return 2 if n == 1 else 0\n"
+    "        frame = frame.f_back\n",
+    "equals everything": "class E:\n    def __eq__(self, other): return True\n"
+    "    __hash__ = None\ndef f(n): return E()",
+    "equals everything as a number": "class E(int):\n"
+    "    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
+    "def f(n): return E(7)",
+    "brings its own builtins": "import gc\nfor thing in gc.get_objects():\n"
+    "    if type(thing).__name__ == 'Peer':\n"
+    "        thing._send({'value': [{'tuple': ['__builtins__', {'dict': [['f', None]]}]},\n"
+    "                               {'tuple': ['f', {'named': 'abs'}]}]})\n",
+    "patches the interpreter": "import builtins, json, operator, sys\n"
+    "builtins.AssertionError = KeyError\noperator.eq = lambda *a: True\n"
+    "json.dumps = lambda *a, **k: '{\"passed\": true}'\ndef f(n): return 7",
+    "traces frames": "import sys\nsys.settrace(lambda *a: None)\ndef f(n): return 7",
+    "answers as its own line": "import gc, json, os\ndef f(n):\n"
+    "    for thing in gc.get_objects():\n"
+    "        if type(thing).__name__ == 'Peer':\n"
+    "            thing._send({'passed': True}); thing._send({'value': True})\n    return 7",
+    "asks the tests to run something": "import gc\ndef f(n):\n"
+    "    for thing in gc.get_objects():\n"
+    "        if type(thing).__name__ == 'Peer':\n"
+    "            thing.ask('run', 'import os; os._exit(0)')\n    return 7",
+    "leaves early": "import atexit, sys\nsys.exit(0)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", FORGERIES.values(), ids=FORGERIES)
+def test_no_code_can_say_of_itself_that_it_passed(code: str, how: str) -> None:
+    assert check(code, how=how).passed is False
+
+
+def test_a_number_that_swallows_the_test_does_not_pass() -> None:
+    code = "class E:\n    def __sub__(self, other): return 0.0\n"
+    code += "    def __lt__(self, other): return True\ndef f(n): return E()"
+
+    assert check(code, "assert abs(f(2) - 3) < 1e-6").passed is not True
+    assert check(code, "assert f(2) < 3").passed is False
+
+
+def test_code_cannot_bend_the_tests_builtins() -> None:
+    code = "def f(n): return 7\ndef all(parts): return True\n"
+
+    assert check(code, "assert all([f(1) == 2])").passed is None
+    assert check(code, "assert f(1) == 7").passed is True
 
 
 def test_code_cannot_swallow_the_tests() -> None:
-    assert not check_python("def f(n): return 0\nif False:\n    '''", TESTS).passed
-    assert not check_python("def f(n): return 0 \\", TESTS).passed
+    assert not check("def f(n): return 0\nif False:\n    '''").passed
+    assert not check("def f(n): return 0 \\").passed
 
 
-def test_printing_right_code_passes() -> None:
-    assert check_python("print('hello')\n" + RIGHT + "print('tests failed')", TESTS).passed
+CARRIED = {
+    "classes": (
+        "class S:\n    def __init__(self): self.a = []\n"
+        "    def push(self, x): self.a.append(x)\n    def __len__(self): return len(self.a)",
+        "s = S()\ns.push(1)\nassert len(s) == 1 and s.a == [1] and isinstance(s, S)",
+    ),
+    "their equality": (
+        "class V:\n    def __init__(self, x): self.x = x\n"
+        "    def __add__(self, o): return V(self.x + o.x)\n"
+        "    def __eq__(self, o): return self.x == o.x",
+        "assert V(1) + V(2) == V(3)\nassert V(1) != V(2)",
+    ),
+    "arguments changed in place": (
+        "def f(a, b): a.sort(); b['k'] = [1]; a[0].append(1)",
+        "x, d = [[3], [2]], {}\nf(x, d)\nassert x == [[2, 1], [3]] and d == {'k': [1]}",
+    ),
+    "errors": (
+        "class Bad(ValueError): pass\ndef f(n):\n    if n: raise Bad('no')\n    raise KeyError(n)",
+        "for n, kind in ((1, Bad), (1, ValueError), (0, KeyError)):\n"
+        "    try: f(n)\n    except kind as error: assert error.args == ('no' if n else 0,)\n"
+        "    else: assert False",
+    ),
+    "functions of the tests": (
+        "def twice(g): return lambda x: g(g(x))",
+        "assert twice(lambda x: x + 1)(1) == 3",
+    ),
+    "objects of the tests": (
+        "def total(n):\n    return n.v + total(n.next) if n else 0",
+        "class N:\n    def __init__(self, v, n=None): self.v, self.next = v, n\n"
+        "assert total(N(1, N(2))) == 3",
+    ),
+    "generators": ("def f(n):\n    while n: n -= 1; yield n", "assert list(f(3)) == [2, 1, 0]"),
+    "named tuples and counters": (
+        "from collections import Counter, namedtuple\n"
+        "P = namedtuple('P', 'x y')\ndef f(n): return P(n, Counter('aa'))",
+        "p = f(1)\nassert p.x == 1 and p[1] == {'a': 2} and isinstance(p, tuple)",
+    ),
+    "coroutines": (
+        "async def f(n): return n + 1",
+        "import asyncio\nassert asyncio.run(f(1)) == 2",
+    ),
+    "what is printed": (
+        "def f(n): print('hi', n)",
+        "import contextlib, io\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as out: f(1)\n"
+        "assert out.getvalue() == 'hi 1\\n'",
+    ),
+    "odd values": (
+        "def f(n): return n",
+        "for v in (10**5000, -2**70, 1e400, '\\ud800', b'\\0', {1: {2}}, frozenset({1}), 1j,\n"
+        "          range(3), None, (1, (2,)), bytearray(b'x'), ..., True, 0.1, []):\n"
+        "    assert f(v) == v and type(f(v)) is type(v)\n"
+        "nan = f(float('nan'))\nassert nan != nan",
+    ),
+    "modules that the code imported": (
+        "import math\ndef f(n): return math.sqrt(n)",
+        "assert math.isclose(f(4), 2)",
+    ),
+    "a check of its own": (
+        "def g(n): return n + 1",
+        "def check(candidate):\n    assert candidate(1) == 2\ncheck(g)",
+    ),
+}
 
 
-def test_code_longer_than_a_command_line_passes() -> None:
-    assert check_python("x = 1\n" * 50_000 + RIGHT, TESTS).passed
+@pytest.mark.parametrize(("code", "tests"), CARRIED.values(), ids=CARRIED)
+def test_tests_see_of_the_code(code: str, tests: str) -> None:
+    assert check(code, tests) == Check(True, "the tests passed")
+    assert check(code, tests + "\nassert False").passed is False
 
 
-def test_an_endless_loop_ends_at_the_wall_limit() -> None:
+REACH = {
+    "loopback": "s = socket.socket(); s.settimeout(5); s.connect(('127.0.0.1', PORT))",
+    "loopback, IPv6": "socket.create_connection(('::1', PORT), 5)",
+    "a name": "socket.getaddrinfo('example.com', 80)",
+    "a datagram": "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', PORT))",
+    "an abstract name": "socket.socket(socket.AF_UNIX).connect('\\0mol-test-PORT')",
+}
+
+
+@pytest.mark.parametrize("reach", REACH.values(), ids=REACH)
+def test_there_is_no_network(reach: str, how: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        port = str(server.getsockname()[1])
+        local.bind(f"\0mol-test-{port}")
+        local.listen()
+        server.settimeout(0.05)
+        code = (
+            "import socket\ndef f(n):\n    " + reach.replace("PORT", port) + "\n    return 'open'"
+        )
+        tests = "try: f(1)\nexcept OSError: pass\nelse: assert False, 'reached'"
+
+        assert check(code, tests, how=how) == Check(True, "the tests passed")
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
+def test_what_does_not_end_is_ended(code: str, how: str) -> None:
     started = time.monotonic()
 
-    finding = check_python("while True: pass", TESTS, wall_limit_s=0.5)
+    finding = check(code, how=how, wall_limit_s=1)
 
-    assert finding.detail == "did not end within 0.5 s"
+    assert finding == Check(False, "did not end within 1 s")
     assert time.monotonic() - started < 10
 
 
-def test_an_endless_sleep_ends_at_the_wall_limit() -> None:
-    finding = check_python("import time; time.sleep(60)", TESTS, wall_limit_s=0.5)
-
-    assert finding.detail == "did not end within 0.5 s"
+def test_processor_time_is_limited() -> None:
+    assert check("while True: pass", wall_limit_s=30).detail.startswith("ended before its tests")
 
 
-def test_endless_output_stays_small() -> None:
+def test_endless_output_stays_small(how: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    code = "while True:\n    try: print('x' * 100_000)\n    except OSError: pass"
+    code = "import os\ndef f(n):\n    while True: print('x' * 100_000); os.write(1, b'x' * 100_000)"
 
-    finding = check_python(code, TESTS, wall_limit_s=2)
-
-    assert not finding.passed
-    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown_kb < 20_000
+    assert check(code, how=how, wall_limit_s=1).passed is False
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
-def test_a_forked_process_neither_holds_the_check_up_nor_survives(tmp_path: Path) -> None:
-    note = tmp_path / "pid"
-    code = RIGHT + (
-        "import os, time\nif os.fork() == 0:\n"
-        f"    open({str(note)!r}, 'w').write(str(os.getpid()))\n    time.sleep(60)\n"
-        f"while not os.path.exists({str(note)!r}): time.sleep(0.01)\n"
+def test_a_fork_bomb_is_held(how: str) -> None:
+    code = "import os\ndef f(n):\n    made = 0\n    try:\n        while made < 500:\n"
+    code += "            if os.fork() == 0: os.read(os.pipe()[0], 1)\n            made += 1\n"
+    code += "    except OSError: return made\n    return made"
+
+    assert check(code, "assert f(1) < 16", how=how).passed is True
+
+
+def test_a_process_that_left_its_session_does_not_survive() -> None:
+    mark = f"mol-left-{os.getpid()}"
+    code = (
+        RIGHT + "import ctypes, os, time\nready = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n"
     )
+    code += "    if os.fork(): os._exit(0)\n"
+    code += (
+        f"    ctypes.CDLL(None).prctl(15, {mark[-15:].encode()!r})\n    os.write(ready[1], b'x')\n"
+    )
+    code += "    time.sleep(60)\nos.read(ready[0], 1)\n"
     started = time.monotonic()
 
-    finding = check_python(code, TESTS)
-
-    assert finding.passed
+    assert check(code, how="namespaces").passed
     assert time.monotonic() - started < 9
-    assert not _is_running(int(note.read_text()))
+    assert not _running(mark[-15:])
 
 
-def _is_running(pid: int) -> bool:
-    for _ in range(100):
+def _running(name: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
         try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return False
-        except FileNotFoundError:
-            return False
-        time.sleep(0.02)
-    return True
+            found += [str(path)] if path.read_text().strip() == name else []
+        except OSError:
+            continue
+    return found
 
 
-def test_code_sees_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_sees_nothing_of_ours(
+    how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("MOL_TEST_SECRET", "hush")
-    monkeypatch.setenv("PYTHONPATH", "/somewhere")
-    code = RIGHT + "import os, sys\nassert 'hush' not in repr(os.environ) + repr(sys.path)\n"
-    code += "assert not set(os.environ) - {'LC_CTYPE'}\nassert os.listdir() == []\n"
+    (tmp_path / "secret").write_text("hush")
+    tmp_path.chmod(0o755)
+    code = f"""
+import os, sys
+def f(n):
+    assert not set(os.environ) - {{'LC_CTYPE'}}, os.environ
+    assert os.listdir() == []
+    open('new', 'w').write('x')
+    for act in (lambda: open({str(tmp_path / "secret")!r}), lambda: os.listdir({str(tmp_path)!r}),
+                lambda: os.listdir({str(Path(__file__).parent)!r}), lambda: open('/etc/passwd'),
+                lambda: open({str(tmp_path / "made")!r}, 'w'), lambda: os.listdir('/proc/1'),
+                lambda: open(os.path.join(os.path.dirname(os.__file__), 'x'), 'w')):
+        try: act()
+        except OSError: continue
+        return 'seen'
+    return 'nothing'
+"""
+    assert check(code, "assert f(1) == 'nothing', f(2)", how=how).detail == "the tests passed"
+    assert os.listdir(tmp_path) == ["secret"]
 
-    assert check_python(code, TESTS).passed
 
-
-def test_code_leaves_nothing_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_code_leaves_nothing_on_disk(
+    how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = RIGHT + "import os\nos.makedirs('a/b')\nopen('a/b/c', 'w').write('x')\nos.chmod('a', 0)"
 
-    assert check_python(code, TESTS).passed
+    assert check(code, how=how) == Check(True, "the tests passed")
     assert os.listdir(tmp_path) == []
 
 
+def test_the_folder_has_a_size() -> None:
+    code = "def f(n):\n    for i in range(n): open(f'x{i}', 'w').write('a' * 1_000_000)"
+
+    assert check(code, "f(5)").passed
+    assert check(code, "f(40)").detail.startswith("OSError: [Errno 28]")
+
+
+def test_the_same_code_gives_the_same_order_of_sets() -> None:
+    code = "def f(n): return ''.join({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})"
+
+    first, second = (check(code, "raise ValueError(f(1))").detail for _ in range(2))
+
+    assert first == second
+
+
 def test_checks_run_side_by_side() -> None:
-    findings = []
-    threads = [
-        threading.Thread(target=lambda: findings.append(check_python(RIGHT, TESTS)))
-        for _ in range(4)
-    ]
+    findings: list[Check] = []
+    threads = [threading.Thread(target=lambda: findings.append(check(RIGHT))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
