@@ -1,6 +1,6 @@
 """The decisive step in failed runs of several agents, beside baselines and published figures.
 
-    python -m benchmarks.attribution_steps [--whoandwhen FOLDER] [--quick]
+    python -m benchmarks.attribution_steps [--whoandwhen FOLDER] [--quick] [--judge URL]
 
 In: Who&When in either published form, or a folder of that format; it passes through the importer,
 the lake and attribution. Agent and step are matched exactly, never as substrings. Beside the
@@ -10,6 +10,7 @@ Wilson's, 95%; `p_value` is McNemar's exact test, two-sided, of the pairs.
 """
 
 import argparse
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import attribution_steps_fit as fitting
-from benchmarks.attribution_steps_baselines import NOTES, PUBLISHED, guesses
+from benchmarks.attribution_steps_baselines import NOTES, PUBLISHED, Guess, guesses
+from benchmarks.attribution_steps_judge import judged
 from benchmarks.attribution_steps_runs import WHO_AND_WHEN, Labelled, digest_of, read_runs
 from infra.base_model import say_on_stderr
 from traces.attribution.steps import WEIGHTS, Model, Step, decisive_step
@@ -29,10 +31,18 @@ REPEATS, QUICK_REPEATS = 5, 1
 """Of the cross-validation, each with folds of its own."""
 
 
-def measure(quick: bool, folder: Path = WHO_AND_WHEN) -> dict[str, Any]:
-    """Return what is reached on a folder of runs; `whoandwhen` is null where there is none."""
+def measure(
+    quick: bool,
+    folder: Path = WHO_AND_WHEN,
+    judge: str | None = None,
+    judge_model: str | None = None,
+) -> dict[str, Any]:
+    """Return what is reached on a folder of runs; `whoandwhen` is null where there is none.
+
+    `judge` is the address of a server whose model is asked as well, without the right answer.
+    """
     if not folder.is_dir():
-        return {"whoandwhen": None, "baselines": None, "published": PUBLISHED}
+        return {"whoandwhen": None, "baselines": None, "judge": None, "published": PUBLISHED}
     runs, unlabelled = read_runs(folder)
     steps = [decisive_step(run.turn, run.hops) for run in runs]
     seen = json.loads(WEIGHTS.read_text(encoding="utf-8"))["runs_digest"] == digest_of(runs)
@@ -45,9 +55,11 @@ def measure(quick: bool, folder: Path = WHO_AND_WHEN) -> dict[str, Any]:
         "cross_validated": _mean(runs, held_out),
         "attributed": attributed(runs),
     }
+    named = asyncio.run(judged(runs, judge, judge_model)) if judge else {}
     return {
         "whoandwhen": reached,
         "baselines": _against(runs, steps, held_out),
+        "judge": {way: _judge(runs, guessed) for way, guessed in named.items()} or None,
         "published": PUBLISHED,
     }
 
@@ -62,6 +74,19 @@ def scored(runs: Sequence[Labelled], steps: Sequence[Step | None]) -> dict[str, 
         "agent_interval": wilson(int(agent.sum()), len(runs)),
         "step_interval": wilson(int(step.sum()), len(runs)),
         "coverage": _coverage(agent, step, [s.confidence if s else 0.0 for s in steps]),
+    }
+
+
+def _judge(runs: Sequence[Labelled], guessed: Sequence[Guess | None]) -> dict[str, Any]:
+    """Return a judge's exact match; what it did not say counts as wrong."""
+    agent, step = right(runs, guessed)
+    return {
+        "agent": _share(agent),
+        "step": _share(step),
+        "n": len(runs),
+        "agent_interval": wilson(int(agent.sum()), len(runs)),
+        "step_interval": wilson(int(step.sum()), len(runs)),
+        "named_nobody": sum(guess is None for guess in guessed),
     }
 
 
@@ -197,9 +222,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The decisive step in runs of several agents.")
     parser.add_argument("--whoandwhen", type=Path, default=WHO_AND_WHEN)
     parser.add_argument("--quick", action="store_true", help="one cross-validation instead of five")
+    parser.add_argument("--judge", metavar="URL", help="an OpenAI-compatible server to ask as well")
+    parser.add_argument("--judge-model", help="model to ask there; the first it lists otherwise")
     given = parser.parse_args()
     say_on_stderr(f"Runs of {given.whoandwhen} ...")
-    print(json.dumps(measure(given.quick, given.whoandwhen)))
+    print(json.dumps(measure(given.quick, given.whoandwhen, given.judge, given.judge_model)))
     return 0
 
 
