@@ -158,7 +158,7 @@ def test_a_word_lost_between_slots_blames_the_summary_of_the_earlier_turn() -> N
 
 def test_a_word_that_was_handed_over_is_the_adapter_s_to_use() -> None:
     earlier = turn_of([hop(slot="L0")], turn_id="t0", request="My cat is called Biscuit.")
-    edit = signal("edit", None, correction=says("Your cat is called Biscuit."))
+    edit = signal("edit", None, correction=says('print("Biscuit")'))
     hops = [HOPS[0], hop(messages=(user("(The user's cat is Biscuit.) Its name?"),))]
 
     assert label(edit, hops=hops, context=Context(earlier=(earlier,))) == "adapter:L2"

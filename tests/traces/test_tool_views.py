@@ -15,7 +15,7 @@ from trace_records import SHARED, calls, hop, result, says, turn_of, user, write
 
 from traces.analytics.tool_views import FAILED
 from traces.analytics.views import query
-from traces.attribution.blame import tool_error
+from traces.attribution.tool_rules import tool_error
 from traces.ingest import ingest
 
 EXCERPT = DATA / "trajectories" / "tau_bench.json"

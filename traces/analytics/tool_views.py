@@ -14,7 +14,7 @@ _NOTHING = "'null', 'false', '0', '0.0', '-0.0', '\"\"', '[]', '{}'"
 FAILED = f"""(starts_with(r.content, 'Error')
                 OR coalesce(({_JSON} -> 'error')::VARCHAR NOT IN ({_NOTHING}), false)
                 OR coalesce(({_JSON} -> 'ok')::VARCHAR = 'false', false))"""
-"""Whether `r.content` reports an error, as `traces.attribution.blame.tool_error` has it."""
+"""Whether `r.content` reports an error, as `traces.attribution.tool_rules.tool_error` has it."""
 
 _CALLS = "CAST({} AS STRUCT(id VARCHAR, name VARCHAR, arguments VARCHAR)[])"
 _NAME = "list_filter(r.calls, lambda c: c.id = r.tool_call_id)[1].name"

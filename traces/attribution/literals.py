@@ -1,18 +1,25 @@
 """Literals of an answer: the words and numbers that a summary must not lose.
 
-In: the answer a user wanted. Out: its literals, the telling ones.
+In: the answer a user wanted, or what a verifier checked against. Out: its literals, the
+telling ones; and whether a text has them.
 """
 
 import json
 import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from serving.records import Message
 
 _WORD = re.compile(r"[^\W_][\w'-]*|\d+(?:[.:]\d+)*", re.UNICODE)
+_IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]+")
+"""Scripts written without spaces between words; a pair of characters is the least word."""
 _MIN_CHARS = 4
 _SHORT_ANSWER_WORDS = 12
+_LONG_SHARE = 0.6
+"""Share of a longer literal's words that must stand in a text for it to be there in substance."""
 _COMMON = frozenset(
     word
     for line in (
@@ -37,9 +44,9 @@ def literals_of(answer: Message) -> list[Literal]:
     """Return the literals of an answer, without repeats.
 
     Arguments of tool calls, numbers of two digits or more, and words of four
-    letters or more that carry a capital or a digit are strong. Plain words count
-    only in a short answer without strong ones: elsewhere they are too common to
-    prove a loss.
+    letters or more that carry a capital or a digit are strong. Plain words, and pairs
+    of ideographs, count only in a short answer without strong ones: elsewhere they are
+    too common to prove a loss.
     """
     found: dict[str, bool] = {}
     for call in answer.tool_calls:
@@ -48,7 +55,10 @@ def literals_of(answer: Message) -> list[Literal]:
     words = _WORD.findall(answer.content)
     opening = re.match(r"\W*(\w+)", answer.content)
     for word in words:
-        if word.isdecimal() and len(word) > 1:
+        if _IDEOGRAPHS.search(word):
+            if len(answer.content) <= 2 * _SHORT_ANSWER_WORDS:
+                found |= {pair: found.get(pair, False) for pair in _pairs(word)}
+        elif word.isdecimal() and len(word) > 1:
             found[word] = True
         elif len(word) >= _MIN_CHARS and any(c.isupper() or c.isdigit() for c in word):
             if opening is None or word != opening[1]:
@@ -63,27 +73,98 @@ def literals_of(answer: Message) -> list[Literal]:
     return [Literal(text, bool(strong)) for text in strong or found]
 
 
-def occurs(literal: str, text: str) -> bool:
-    """Whether a literal stands in a text as a whole word, whatever its case."""
-    pattern = rf"(?<!\w){re.escape(literal.casefold())}(?!\w)"
-    return re.search(pattern, text.casefold()) is not None
+def _pairs(word: str) -> Iterator[str]:
+    for run in _IDEOGRAPHS.findall(word):
+        yield from (run[i : i + 2] for i in range(max(1, len(run) - 1)))
+
+
+def leaves(value: Any) -> Iterator[str]:
+    """Yield the strings and numbers in a JSON value as text; true, false and null say little."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    elif not isinstance(value, bool) and value is not None:
+        text = str(value).strip()
+        if text:
+            yield text
 
 
 def _values(arguments: str) -> list[str]:
     try:
         value = json.loads(arguments)
-    except ValueError:
+        return list(dict.fromkeys(t for t in leaves(value) if _tells(t)))
+    except (ValueError, RecursionError):
         return []
-    return list(dict.fromkeys(_leaves(value)))
 
 
-def _leaves(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in _leaves(item)]
-    if isinstance(value, list):
-        return [leaf for item in value for leaf in _leaves(item)]
-    if isinstance(value, bool) or value is None:
-        return []
-    text = str(value).strip()
-    number = isinstance(value, int | float)
-    return [text] if number or len(text) >= _MIN_CHARS else []
+def _tells(text: str) -> bool:
+    return len(text) >= _MIN_CHARS or is_number(text) or _IDEOGRAPHS.search(text) is not None
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a plain number."""
+    return text.lstrip("-").replace(".", "", 1).replace(",", "").isdecimal()
+
+
+def folded(text: str) -> str:
+    """Return a text as `stands_in` compares it: no case, and one form of each character."""
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def occurs(literal: str, text: str) -> bool:
+    """Whether a literal stands in a text as a whole word, whatever its case."""
+    return stands_in(folded(literal), folded(text))
+
+
+def stands_in(literal: str, text: str) -> bool:
+    """As `occurs`, of folded texts. Ideographs have no word boundaries."""
+    start = text.find(literal) if literal else -1
+    while start >= 0:
+        end = start + len(literal)
+        if not (
+            (start and _joined(text[start - 1], literal[0]))
+            or (end < len(text) and _joined(literal[-1], text[end]))
+        ):
+            return True
+        start = text.find(literal, start + 1)
+    return False
+
+
+def _joined(left: str, right: str) -> bool:
+    """Whether two neighbouring characters belong to one word."""
+    one, other = (c.isalnum() or c == "_" for c in (left, right))
+    return one and other and not (_IDEOGRAPHS.match(left) or _IDEOGRAPHS.match(right))
+
+
+def in_substance(literal: str, text: str) -> bool:
+    """Whether a literal stands in a text, or most of a longer one's words; both are folded.
+
+    A number may be written with separators or as a decimal.
+    """
+    if stands_in(literal, text):
+        return True
+    if is_number(literal):
+        plain = literal.replace(",", "").removesuffix(".0")
+        return any(stands_in(form, text) for form in (plain, plain + ".0", _grouped(plain)))
+    words = _WORD.findall(literal)
+    if len(words) < 2:
+        return False
+    return sum(stands_in(word, text) for word in words) >= _LONG_SHARE * len(words)
+
+
+def _grouped(number: str) -> str:
+    return f"{int(number):,}" if number.isdecimal() and len(number) < 19 else number
+
+
+def unseen(literals: Iterable[Literal], text: str) -> list[Literal]:
+    """Return the literals that a folded text does not have in substance."""
+    return [each for each in literals if not in_substance(folded(each.text), text)]
+
+
+def strong_ones(literals: Sequence[Literal]) -> list[Literal]:
+    """Return the strong ones."""
+    return [each for each in literals if each.strong]

@@ -196,6 +196,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _optional("hop_id", "text"),
         _optional("method", "text"),
         _optional("verdict", "text"),
+        _optional("rule", "text"),
     ),
     # One arm of a counterfactual replay: fresh answers of one version to one turn, and how many
     # of them succeeded. No digest: the bare base model.

@@ -1,0 +1,186 @@
+"""One failed turn, laid out for the rules that say whose fault it was.
+
+In: the turn, its hops, its outcome, its neighbours in the conversation. Out: `Case`, whose
+properties are worked out once and when asked for; a rule answers with a `Claim`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from serving.records import Feedback, Hop, Message, ToolCall, Turn
+from serving.slots import Profile
+from traces.attribution.literals import folded
+from traces.attribution.outcomes import Outcome, verifier_failed
+from traces.attribution.right_answer import FORM_OF_VERIFIER, Form, RightAnswer, right_answer
+from traces.verifiers.tool_call import call_problem, check_tool_call
+
+Klass = Literal["router", "adapter", "summary", "tool", "fallback", "user", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a rule says of a case."""
+
+    klass: Klass
+    evidence: str
+    slot: str | None = None
+    right_slot: str | None = None
+    hop: str | None = None
+    """Id of the decisive engine call."""
+    factor: float = 1.0
+    """How sure this case of the rule is, relative to the rule's confidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A tool call and what came back."""
+
+    call: ToolCall
+    made: Hop
+    """The engine call that wrote it."""
+    result: str
+    seen: Hop | None
+    """The first engine call that saw the result; None where it ended the turn."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known of one failed turn."""
+
+    turn: Turn
+    hops: tuple[Hop, ...]
+    """Those that stand."""
+    missing: int
+    """Hops of the turn that the lake does not have."""
+    outcome: Outcome
+    signals: tuple[Feedback, ...]
+    earlier: Sequence[Turn]
+    later: Sequence[tuple[Turn, Outcome]]
+    summaries: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of earlier turns: the id of the summary hop and what it said."""
+    profile: Profile = field(kw_only=True)
+
+    @cached_property
+    def answers(self) -> tuple[Hop, ...]:
+        """The answer hops, in order."""
+        return tuple(h for h in self.hops if h.role == "answer")
+
+    @cached_property
+    def route(self) -> Hop | None:
+        """The route hop that counts."""
+        return next((h for h in reversed(self.hops) if h.role == "route"), None)
+
+    @cached_property
+    def answer(self) -> Message | None:
+        """What the first answer hop wrote: a later one follows a tool result."""
+        return next((h.completion for h in self.answers if h.completion is not None), None)
+
+    @cached_property
+    def final(self) -> Message | None:
+        """What the last answer hop wrote."""
+        return next((h.completion for h in reversed(self.answers) if h.completion), None)
+
+    @cached_property
+    def right(self) -> RightAnswer | None:
+        """The right answer, where anyone said what it is."""
+        return right_answer(self.outcome.correction, self.signals)
+
+    @cached_property
+    def given(self) -> str:
+        """Folded: all that the answering slot was given before its first answer."""
+        return folded("\n".join(text_of(m) for m in self.answers[0].messages))
+
+    @cached_property
+    def seen(self) -> str:
+        """Folded: all that it saw up to its last answer, tool results as well."""
+        return folded("\n".join(text_of(m) for m in self.answers[-1].messages))
+
+    @cached_property
+    def tools(self) -> list[Any]:
+        """The tools that the first answer hop was offered; none where the log does not say."""
+        return tools_of(self.answers[0])
+
+    @cached_property
+    def failed(self) -> list[str]:
+        """Names of the verifiers that failed the turn."""
+        return sorted({f.name for f in self.signals if f.kind == "verifier" and verifier_failed(f)})
+
+    @cached_property
+    def passed(self) -> list[str]:
+        """Names of the verifiers that passed it."""
+        done = (f for f in self.signals if f.kind == "verifier" and not verifier_failed(f))
+        return sorted({f.name for f in done})
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The tool calls of this turn that were answered, in order."""
+        made = {
+            call.id: (call, hop)
+            for hop in self.answers
+            if hop.completion
+            for call in hop.completion.tool_calls
+        }
+        found: dict[str, Exchange] = {}
+        seen = [(message, hop) for hop in self.hops for message in hop.messages]
+        for message, hop in [*seen, *((message, None) for message in self.turn.tail)]:
+            key = message.tool_call_id if message.role == "tool" else None
+            if key is not None and key in made and key not in found:
+                seer = hop if hop is not None and hop.role == "answer" else None
+                found[key] = Exchange(*made[key], message.content, seer)
+        return tuple(found.values())
+
+    @cached_property
+    def call_fault(self) -> str | None:
+        """What is wrong with the first tool call of the turn, None where nothing is known to be."""
+        if self.answer is None or not self.answer.tool_calls:
+            return None
+        if self.right is not None and self.right.call is not None:
+            name, arguments = self.right.call
+            check = check_tool_call(self.answer, name, arguments, _usable(self.tools, name))
+            return None if check.passed else check.detail
+        problems = (call_problem(call, self.tools) for call in self.answer.tool_calls)
+        return next((p for p in problems if p), None) if self.tools else None
+
+    @property
+    def called_as_expected(self) -> bool:
+        """Whether the right answer is a tool call and this turn made it."""
+        called = self.answer is not None and bool(self.answer.tool_calls)
+        known = self.right is not None and self.right.call is not None
+        return called and known and self.call_fault is None
+
+    def owners(self, verifier: str) -> list[str]:
+        """Return the slots whose business a verifier is."""
+        return [slot.name for slot in self.profile.slots if verifier in slot.verifiers]
+
+    def forms(self, slot: str | None) -> set[Form]:
+        """Return what a slot's answers look like, by its verifiers; none where that is open."""
+        owned = [s.verifiers for s in self.profile.slots if s.name == slot]
+        return {FORM_OF_VERIFIER[v] for each in owned for v in each if v in FORM_OF_VERIFIER}
+
+    def abstain(self, reason: str) -> Claim:
+        """Say that nothing can be said, and why."""
+        return Claim("unknown", reason)
+
+
+def text_of(message: Message) -> str:
+    """Return a message's text with the arguments of its calls."""
+    if not message.tool_calls:
+        return message.content
+    return "\n".join([message.content, *(call.arguments for call in message.tool_calls)])
+
+
+def tools_of(hop: Hop) -> list[Any]:
+    """Return the tools a hop offered; none where the log does not say."""
+    try:
+        tools = json.loads(hop.tools)
+    except (ValueError, RecursionError):
+        return []
+    return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+
+
+def _usable(tools: list[Any], name: str) -> list[Any]:
+    """Stand in for tools that the log does not tell: any arguments will do."""
+    return tools or [{"function": {"name": name}}]

@@ -1,0 +1,46 @@
+"""How sure each rule of blame is: one table, and what the tier of the outcome takes off.
+
+A rule's figure is the share of its claims that were right on the half of the fault set that it
+was tuned on (see `docs/attribution.md`), rounded, and never above 0.97.
+"""
+
+from collections.abc import Mapping
+
+TIER: Mapping[str | None, float] = {"A": 1.0, "B": 0.78, "C": 0.45, None: 1.0}
+"""Verified, explicit, implicit; None: the turn gave no answer, which needs no judge."""
+
+CONFIDENCE: Mapping[str, float] = {
+    "refused": 0.9,
+    "engine_failed": 0.95,
+    "fallback_slot": 0.9,
+    "base_answered": 0.9,
+    "not_answered": 0.7,
+    "foreign_verifier": 0.9,
+    "tools_not_offered": 0.9,
+    "foreign_form": 0.85,
+    "foreign_text": 0.7,
+    "tool_reported": 0.9,
+    "tool_damaged": 0.85,
+    "tool_contradicted": 0.8,
+    "tool_untrue": 0.75,
+    "call_undone": 0.6,
+    "summary_lost": 0.9,
+    "summary_altered": 0.75,
+    "underspecified": 0.85,
+    "vague": 0.6,
+    "retried_elsewhere": 0.7,
+    "broken_call": 0.95,
+    "malformed": 0.92,
+    "altered": 0.92,
+    "own_verifier": 0.9,
+    "other_verifier": 0.8,
+    "edited": 0.9,
+    "disliked": 0.9,
+}
+"""By rule, for a verified outcome."""
+
+
+def confidence(rule: str, tier: str | None, factor: float = 1.0) -> float:
+    """Return how sure a claim of a rule is; 0 for a rule that abstains."""
+    # Where a turn was judged and failed, how it was judged bounds how sure its cause can be.
+    return round(CONFIDENCE.get(rule, 0.0) * TIER[tier] * factor, 2)

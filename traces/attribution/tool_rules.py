@@ -1,0 +1,159 @@
+"""Rules about tools: results that report an error, are damaged, or are not true.
+
+A tool is at fault only for a right call: a wrong one is its writer's fault.
+"""
+
+import json
+from collections import defaultdict
+
+from serving.records import canonical_json
+from traces.attribution.case import Case, Claim, Exchange, tools_of
+from traces.attribution.literals import folded, in_substance, literals_of, stands_in
+from traces.verifiers.tool_call import call_problem
+
+_DAMAGED = 0.02
+"""Share of characters that no text has."""
+_CONTROL = {chr(code) for code in range(32)} - {"\t", "\n", "\r", "\x1b"} | {"\ufffd"}
+
+
+def tool_error(content: str) -> str | None:
+    """Return what a tool result says went wrong: `Error...`, `{"error": ...}` or `"ok": false`.
+
+    `traces.analytics.tool_views` has the same rule in SQL.
+    """
+    if content.startswith("Error"):
+        return content[:200]
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    if value.get("error"):
+        return str(value["error"])[:200]
+    return "ok is false" if value.get("ok") is False else None
+
+
+def tool_reported(case: Case) -> Claim | None:
+    """A result of a right call reports an error."""
+    for each in _right_calls(case):
+        error = tool_error(each.result)
+        if error is not None:
+            return _tool(each, f"a tool result reports an error: {error}")
+    return None
+
+
+def tool_damaged(case: Case) -> Claim | None:
+    """A result that the answer was made from is empty, cut, or no text."""
+    for each in _right_calls(case):
+        problem = damage(each.result)
+        if problem is not None and each.seen is not None:
+            return _tool(each, f"the result of {each.call.name} is {problem}")
+    return None
+
+
+def damage(content: str) -> str | None:
+    """Return how a tool result is damaged by its looks, None if it looks well."""
+    text = content.strip()
+    if text in ("", "null", "{}", "[]", '""'):
+        return "empty"
+    if sum(c in _CONTROL for c in text) > _DAMAGED * len(text):
+        return "not text"
+    if text[0] in '{["':
+        try:
+            json.loads(text)
+        except RecursionError:
+            return None
+        except ValueError:
+            return "cut or broken JSON" if text[0] != "[" or '"' in text else None
+    return None
+
+
+def tool_contradicted(case: Case) -> Claim | None:
+    """The same call gave another result elsewhere in the view; surer if the right answer has it."""
+    right = _expected(case)
+    for each in _right_calls(case):
+        if each.seen is None:
+            continue
+        mine, others = folded(each.result), _same_calls(case, each)
+        if not others or mine in others:
+            continue
+        telling = [word for word in right if not stands_in(word, mine)]
+        better = any(stands_in(word, other) for word in telling for other in others)
+        if right and not better:
+            continue
+        evidence = f"the same call of {each.call.name} gave another result elsewhere"
+        evidence += ", which the right answer agrees with" if better else ""
+        return _tool(each, evidence, factor=1.0 if better else 0.7)
+    return None
+
+
+def tool_untrue(case: Case) -> Claim | None:
+    """The answer says what the tool said, and the right answer says something else."""
+    right = _expected(case)
+    if not right or case.final is None or case.final.tool_calls:
+        return None
+    if any(in_substance(word, case.seen) for word in right):
+        return None
+    said = [folded(each.text) for each in literals_of(case.final) if each.strong]
+    for each in _right_calls(case):
+        result = folded(each.result)
+        repeated = [word for word in said if stands_in(word, result) and word not in case.given]
+        if each.seen is not None and repeated:
+            evidence = f"the answer repeats {repeated[0]!r} from {each.call.name}, and nothing that"
+            return _tool(each, f"{evidence} it was given says what is right")
+    return None
+
+
+def call_undone(case: Case) -> Claim | None:
+    """The expected call was made and its verifier failed all the same: what came of it did."""
+    judged = [name for name in case.failed if name == "tool_call"]
+    if not judged or not case.called_as_expected or not case.exchanges:
+        return None
+    return _tool(case.exchanges[0], "the call was as expected, and what came of it was not")
+
+
+def _expected(case: Case) -> list[str]:
+    """Return the literals of a right answer in words; a call's arguments come before its result."""
+    if case.right is None or case.right.form == "call":
+        return []
+    return [folded(each.text) for each in case.right.literals]
+
+
+def _right_calls(case: Case) -> list[Exchange]:
+    """Return the answered calls that their tool had to take and that nobody says are wrong."""
+    if case.right is not None and case.right.call is not None and case.call_fault is not None:
+        return []
+    return [each for each in case.exchanges if not _wrong(each)]
+
+
+def _wrong(each: Exchange) -> bool:
+    tools = tools_of(each.made)
+    return bool(tools) and call_problem(each.call, tools) is not None
+
+
+def _same_calls(case: Case, each: Exchange) -> set[str]:
+    """Return the folded results of equal calls in what the slot saw."""
+    key = each.call.name, _canonical(each.call.arguments)
+    names: dict[str, tuple[str, str]] = {}
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for message in case.answers[-1].messages:
+        for call in message.tool_calls:
+            names[call.id] = call.name, _canonical(call.arguments)
+        if message.role == "tool" and message.tool_call_id not in (None, each.call.id):
+            made = names.get(str(message.tool_call_id))
+            if made == key:
+                found[key].add(folded(message.content))
+    return found[key]
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        return canonical_json(json.loads(arguments))
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _tool(each: Exchange, evidence: str, factor: float = 1.0) -> Claim:
+    hop = each.seen or each.made
+    return Claim("tool", evidence, hop=hop.hop_id, factor=factor)
