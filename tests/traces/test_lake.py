@@ -25,7 +25,8 @@ GOLDEN_BLAME = """CREATE TABLE blame (
   "code_version" VARCHAR NOT NULL,
   "hop_id" VARCHAR,
   "method" VARCHAR,
-  "verdict" VARCHAR
+  "verdict" VARCHAR,
+  "rule" VARCHAR
 )"""
 
 GOLDEN_COLUMNS = {
@@ -50,7 +51,7 @@ GOLDEN_COLUMNS = {
     "span_events": "event_id source trace_id span_id name seq occurred_at body day",
     "outcomes": "turn_id success tier rule signals correction truncated",
     "blame": (
-        "turn_id klass slot confidence evidence right_slot code_version hop_id method verdict"
+        "turn_id klass slot confidence evidence right_slot code_version hop_id method verdict rule"
     ),
     "replays": "turn_id slot digest samples successes config code_version created_at",
     "preferences": "pair_id turn_id slot digest hop_id chosen rejected source created_at",
