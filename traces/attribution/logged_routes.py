@@ -280,7 +280,11 @@ def _checked_epsilons(explored: Sequence[_Row], slots: int) -> tuple[float, ...]
     implied: dict[str, set[float]] = {}
     for row in explored:
         assert row.propensity is not None
-        even = row.propensity if row.decision == "explored" else (1 - row.propensity) / (slots - 1)
+        even = (
+            row.propensity
+            if row.decision == "explored"
+            else (1 - row.propensity) / max(slots - 1, 1)
+        )
         implied.setdefault(row.router, set()).add(round(even * slots, 9))
     for router, epsilons in implied.items():
         if max(epsilons) - min(epsilons) > TOLERANCE or not 0 < min(epsilons) < 1:
