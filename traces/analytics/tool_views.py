@@ -1,20 +1,15 @@
 """The view on what tools gave back: one row a result, and whether it reports an error.
 
 A result belongs to the turn of the call that first saw it: it stands after the last answer in
-that call's prompt. Results that no call saw are in the turn's tail.
+that call's prompt. Results that no call saw are in the turn's tail. What an error is, is said once,
+in `traces.verifiers.tool_result`.
 """
 
 # Everything put into these texts is declared here.
 # ruff: noqa: S608
 
 from traces.analytics.view import View
-
-_JSON = "TRY_CAST(r.content AS JSON)"
-_NOTHING = "'null', 'false', '0', '0.0', '-0.0', '\"\"', '[]', '{}'"
-FAILED = f"""(starts_with(r.content, 'Error')
-                OR coalesce(({_JSON} -> 'error')::VARCHAR NOT IN ({_NOTHING}), false)
-                OR coalesce(({_JSON} -> 'ok')::VARCHAR = 'false', false))"""
-"""Whether `r.content` reports an error, as `traces.attribution.tool_rules.tool_error` has it."""
+from traces.verifiers.tool_result import FAILED_SQL
 
 _CALLS = "CAST({} AS STRUCT(id VARCHAR, name VARCHAR, arguments VARCHAR)[])"
 _NAME = "list_filter(r.calls, lambda c: c.id = r.tool_call_id)[1].name"
@@ -50,7 +45,7 @@ VIEWS = (
                   FROM turns WHERE tail <> '[]')
             WHERE body ->> 'role' = 'tool'
         )
-        SELECT r.turn_id, r.tool_call_id, {_NAME} AS name, r.content, {FAILED} AS failed
+        SELECT r.turn_id, r.tool_call_id, {_NAME} AS name, r.content, {FAILED_SQL} AS failed
         FROM (SELECT turn_id, calls, body ->> 'tool_call_id' AS tool_call_id,
                      body ->> 'content' AS content FROM results) r
         """,
