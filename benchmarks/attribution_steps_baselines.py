@@ -14,7 +14,7 @@ from benchmarks.attribution_steps_runs import Labelled
 
 Guess = tuple[str, int]
 
-NOTES = {
+NOTES: dict[str, dict[str, float | None]] = {
     "constant_step": {"agent": 0.429, "step": 0.270},
     "most_active": {"agent": 0.540, "step": 0.190},
     "first_error": {"agent": 0.540, "step": 0.302},

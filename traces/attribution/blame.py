@@ -104,6 +104,7 @@ def blame(
         right_slot=claim.right_slot,
         hop_id=claim.hop,
         rule=rule,
+        method="steps" if rule == "several_agents" else "structure",
     )
 
 

@@ -15,6 +15,7 @@ CONFIDENCE: Mapping[str, float] = {
     "fallback_slot": 0.9,
     "base_answered": 0.9,
     "not_answered": 0.7,
+    "several_agents": 1.0,  # its factor is the calibrated chance
     "foreign_verifier": 0.9,
     "tools_not_offered": 0.9,
     "foreign_form": 0.85,

@@ -42,6 +42,8 @@ _SHORT_WORDS = 40
 _RESTATED = 0.6
 """An opening that has fewer of the request's words works on something else."""
 _REPEATED = 80
+_CODE_CHARS = 4000
+"""Of a piece of code that is compared with others."""
 _MANY_VALUES, _MANY_NUMBERS = 30, 5
 _HEAD_CHARS = 3000
 
@@ -107,13 +109,16 @@ def _of_opening(run: TeamRun, place: int, step: Utterance) -> dict[str, float]:
 def _of_execution(
     steps: Sequence[Utterance], place: int, step: Utterance, wrong: int | None
 ) -> dict[str, float]:
-    before = [other.code for other in steps[:place] if other.code]
-    alike = max((fuzz.ratio(step.code, code) for code in before), default=0.0) if step.code else 0.0
+    code = step.code[:_CODE_CHARS]
+    before = [other.code[:_CODE_CHARS] for other in steps[:place] if other.code]
+    again = bool(code) and any(
+        fuzz.ratio(code, other, score_cutoff=_REPEATED) > _REPEATED for other in before
+    )
     follows = step.follows
     return {
         "writes_code": float(place > 0 and bool(step.code)),
         "first_wrong": float(step.place == wrong),
-        "repeats": float(alike > _REPEATED),
+        "repeats": float(again),
         "after_failure": float(follows is not None and failed(follows)),
         "after_output": float(follows is not None and not failed(follows) and not idle(follows)),
         "after_idle": float(follows is not None and idle(follows)),

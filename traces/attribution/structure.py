@@ -11,6 +11,7 @@ from traces.attribution import (
     context_rules,
     record_rules,
     route_rules,
+    team_rules,
     tool_rules,
 )
 from traces.attribution.case import Case, Claim
@@ -25,6 +26,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("fallback_slot", record_rules.fallback_slot),
     ("base_answered", record_rules.base_answered),
     ("not_answered", record_rules.not_answered),
+    # Where several agents spoke, two answers do not compete.
+    ("several_agents", team_rules.several_agents),
     ("inconsistent", record_rules.inconsistent),
     ("contradicted", record_rules.contradicted),
     ("strangers", record_rules.strangers),

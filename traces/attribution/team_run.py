@@ -34,7 +34,7 @@ _MACHINE_SHARE = 0.6
 _COORDINATOR_SHARE = 0.4
 _BACK_SHARE = 0.6
 _NAMED_SHARE = 0.8
-_TURNS = 3
+_TURNS, _PAIR = 3, 2
 
 
 def words(text: str) -> list[str]:
@@ -108,7 +108,7 @@ class TeamRun:
         """Who opens the run, speaks again after each of the others and hands the work to them.
 
         It hands over where it names who speaks next; where it names nobody, by taking turns
-        with the others throughout and writing no code.
+        with several others throughout and writing no code.
         """
         own = [u for u in self.said if u.speaker not in self.executors]
         first = own[0].speaker if own else None
@@ -119,7 +119,8 @@ class TeamRun:
         named = _names_next(own, first)
         if named and sum(named) >= _NAMED_SHARE * len(named):
             return first if sum(back) >= _BACK_SHARE * len(back) else None
-        alternates = len(back) >= _TURNS and all(back)
+        several = len({u.speaker for u in own}) > _PAIR
+        alternates = several and len(back) >= _TURNS and all(back)
         return first if alternates and not any(u.code for u in its) else None
 
 
