@@ -91,6 +91,9 @@ def estimate_command(
     config: Config = None,
     home: Home = None,
     base: Annotated[Path | None, typer.Option(help="Folder of the frozen base model.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="For a head: 'embedded', or an address, as in 'train'.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Estimate what another way of routing would have been worth, from explored turns."""
@@ -99,7 +102,7 @@ def estimate_command(
     from flows.router_estimates import estimate_stage
 
     console.Mode.json = as_json
-    settings = load_settings(config, overrides={"home": home, "base": base})
+    settings = load_settings(config, overrides={"home": home, "base": base, "engine": engine})
     with progress("embedding requests") as show:
         found = estimate_stage(
             settings, slot, head, where, (tier,) if tier else ("A", "B"), min_ess, show
