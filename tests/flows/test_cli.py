@@ -22,8 +22,8 @@ COMMANDS = [
     ["run"], ["config"], ["promote"], ["rollback"], ["sql"], ["traces", "list"],
     ["traces", "show"], ["datasets", "list"], ["datasets", "show"], ["adapters", "list"],
     ["adapters", "show"], ["runs", "list"], ["runs", "show"], ["router", "train"],
-    ["router", "show"], ["router", "rollback"], ["router", "estimate"], ["quarantine", "list"], ["quarantine", "show"],
-    ["quarantine", "fix"], ["quarantine", "replay"], ["schedule"],
+    ["router", "show"], ["router", "rollback"], ["router", "estimate"],
+    ["quarantine", "list"], ["quarantine", "show"], ["quarantine", "fix"], ["quarantine", "replay"], ["schedule"],
 ]  # fmt: skip
 
 
