@@ -240,3 +240,20 @@ def test_a_run_survives_its_file() -> None:
     )  # fmt: skip
 
     assert SuiteRun.model_validate_json(one.model_dump_json()) == one
+
+
+def test_what_could_not_be_judged_is_no_failure_and_is_asked_again(home: Path) -> None:
+    silent = replace(item("b"), check=lambda answer: Check(None, "the verifier crashed"))
+    suites = [Suite("tools", "L1", (item("a"), silent, item("c")))]
+    champion = run(home, Table(lambda model, prompt: "wrong"), suites=suites)
+    again = Table(echo)
+    challenger = run(home, again, suites=suites)
+
+    (scores,) = pair(suites, champion, challenger, "L1")
+
+    assert champion["tools"].scores == (0.0, None, 0.0)
+    assert again.asked == 3
+    assert scores.item_ids == (suites[0].items[0].item_id, suites[0].items[2].item_id)
+    assert (scores.champion, scores.challenger) == ((0.0, 0.0), (1.0, 1.0))
+    assert scores.clusters == ("c", "c")
+    assert not scores.identical

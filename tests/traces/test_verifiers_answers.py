@@ -4,6 +4,7 @@ Nothing is faked. Whatever a model writes, a verifier answers with a `Check`.
 """
 
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.records import Message, ToolCall
+from traces.verifiers.check import Check
 from traces.verifiers.interface import check_interface, parse_json
 from traces.verifiers.short_answer import check_short_answer
-from traces.verifiers.tool_call import check_tool_call
+from traces.verifiers.tool_call import call_problem, check_tool_call
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -109,6 +111,54 @@ def test_values_are_compared_by_kind(given_value, wanted, same) -> None:
 
 def test_a_null_that_was_not_asked_for_is_wrong() -> None:
     assert not check_tool_call(called({"x": None}, "anything"), "anything", {}, TOOLS).passed
+
+
+def problem(schema: Any, arguments: str = '{"x": "a"}') -> str | None:
+    call = ToolCall(id="1", name="f", arguments=arguments)
+    return call_problem(
+        call, [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    )
+
+
+def test_a_pattern_counts_and_one_that_would_take_for_ever_does_not() -> None:
+    assert problem({"properties": {"x": {"pattern": "^b"}}}) is not None
+    assert problem({"properties": {"x": {"pattern": "^a"}}}) is None
+    bomb = json.dumps({"x": "a" * 5000 + "!"})
+    assert problem({"properties": {"x": {"pattern": "^(a|aa)+$"}}}, bomb) is None
+
+
+def test_no_schema_is_fetched() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+
+        assert problem({"$ref": f"http://127.0.0.1:{server.getsockname()[1]}/x"}) is None
+
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": 7}, [1], "s", {"properties": 3}, {"properties": {"x": {"pattern": "("}}},
+     {"$ref": "#/nowhere"}, {"required": "x"}],
+)  # fmt: skip
+def test_what_is_no_schema_says_nothing_against_a_call(schema: Any) -> None:
+    assert problem(schema) is None
+
+
+def test_an_older_schema_is_read_by_its_own_rules() -> None:
+    old = {"$schema": "http://json-schema.org/draft-04/schema#"}
+
+    assert problem(old | {"properties": {"x": {"maximum": 3, "exclusiveMaximum": True}}},
+                   '{"x": 3}') is not None  # fmt: skip
+    assert problem(old, '{"x": 3}') is None
+
+
+@pytest.mark.parametrize("tools", [[None], [3, "x"], [{"function": [1]}], [{}], [{"name": 4}]])
+def test_tools_that_are_none_offer_nothing(tools: list[Any]) -> None:
+    call = ToolCall(id="1", name="f", arguments="{}")
+
+    assert call_problem(call, tools) == "no tool is called 'f'"
 
 
 @settings(deadline=None)
@@ -210,3 +260,66 @@ def test_deep_nesting_fails_without_a_crash(depth: int) -> None:
 def test_no_text_is_too_odd_to_be_read(text: str) -> None:
     parse_json(text)
     check_interface(text, ASKED)
+
+
+BUTTON_ID = BUTTON | {"id": "save", "action": "submit", "target": "list-1"}
+WIRED = CARD | {"id": "root", "children": [BUTTON_ID, LIST | {"id": "list-1"}]}
+
+
+def wired(**button: Any) -> str:
+    return json.dumps(WIRED | {"children": [BUTTON_ID | button, WIRED["children"][1]]})
+
+
+def test_references_to_what_is_there_pass() -> None:
+    assert check_interface(wired(), ASKED) == Check(True, "valid and complete")
+    assert check_interface(wired(target="root"), ASKED).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        (wired(target="list-2"), "a button's target 'list-2' is no component's id"),
+        (wired(id="list-1"), "2 components have the id 'list-1'"),
+        (wired(id="root"), "2 components have the id 'root'"),
+        (wired(action="two words"), "breaks the component schema at $.children[0]"),
+        (wired(target=3), "breaks the component schema at $.children[0]"),
+        (wired().replace("{", '{"title": "x", ', 1), "key 'title' stands twice in an object"),
+        ('{"type": "card", "title": NaN}', "not JSON"),
+        ("9" * 5000, "not JSON"),
+    ],
+)
+def test_references_to_nothing_and_duplicates_fail(text: str, detail: str) -> None:
+    finding = check_interface(text, ASKED)
+
+    assert finding.passed is False
+    assert finding.detail.startswith(detail)
+
+
+def test_each_wish_needs_a_component_of_its_own() -> None:
+    two = json.dumps(CARD | {"children": [BUTTON, BUTTON, LIST]})
+
+    assert check_interface(two, [BUTTON, BUTTON]).passed
+    assert not check_interface(two, [BUTTON, BUTTON, BUTTON]).passed
+    assert check_interface(two, [{"type": "list"}, LIST]).detail == "no list as asked for"
+
+
+def test_a_fence_within_a_text_is_no_fence() -> None:
+    shown = {"type": "text", "value": "```json\n{}\n```"}
+
+    assert check_interface(json.dumps(CARD | {"children": [shown]}), [shown]).passed
+
+
+@pytest.mark.parametrize("text", ["\u6771\u4eac", "\u7b54\u6848\u662f\u6771\u4eac\u3002"])
+def test_a_script_without_spaces_is_read_by_character(text: str) -> None:
+    assert check_short_answer(text, ("\u6771\u4eac",)).passed
+    assert not check_short_answer(text, ("\u4eac\u6771",)).passed
+
+
+def test_a_number_with_decimals_is_another_number() -> None:
+    assert not check_short_answer("It is 12.5.", ("12",)).passed
+    assert check_short_answer("It is 12.5.", ("12.5",)).passed
+
+
+def test_nothing_to_look_for_finds_nothing() -> None:
+    assert check_short_answer("x", ()).passed is None
+    assert check_short_answer("x", ("?",)).passed is None

@@ -1,0 +1,137 @@
+"""Proves what exact and numeric match let pass and what not. Nothing is faked."""
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traces.verifiers.check import Check
+from traces.verifiers.exact import check_exact
+from traces.verifiers.numeric import check_numeric, number_of
+
+
+@pytest.mark.parametrize(
+    "text", ["New York", " new  york\n", "NEW YORK.", "Ｎｅｗ York", "new\u00a0york", "NYC"]
+)
+def test_an_accepted_text_passes(text: str) -> None:
+    assert check_exact(text, ("NYC", "New York")) == Check(True, "the expected text")
+
+
+@pytest.mark.parametrize(
+    "text", ["NewYork", "New York!", "In New York", "New York..", "New", "Nev York"]
+)
+def test_another_text_fails(text: str) -> None:
+    assert check_exact(text, ("New York",)).passed is False
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_silence_is_never_right(text: str) -> None:
+    assert check_exact(text, ("",)) == Check(False, "the answer is empty")
+    assert check_numeric(text, 0) == Check(False, "no number in the answer")
+
+
+def test_nothing_to_compare_with_finds_nothing() -> None:
+    assert check_exact("x", ()).passed is None
+
+
+NUMBERS = {
+    "42": "42",
+    "The answer is 42.": "42",
+    "12 and not 7": "7",
+    "7 - 3 = 4": "4",
+    "x=-4": "-4",
+    "\u22127": "-7",
+    "+7": "7",
+    "1,234.5 km": "1234.5",
+    "1'000'000": "1000000",
+    "5\u00a0000": "5000",
+    "5\u2009000\u202f000": "5000000",
+    "$5.00": "5",
+    "-$5": "-5",
+    "50%": "50",
+    "**12**": "12",
+    "(12)": "12",
+    "20kg": "20",
+    "the 2nd": "2",
+    ".5": "0.5",
+    "5.": "5",
+    "1.5e3": "1500",
+    "1.5E-3": "0.0015",
+    "1.5 x 10^3": "1500",
+    "2 \u00d7 10^{-3}": "0.002",
+    "3/4": "3/4",
+    "\u0663": "3",
+    r"\boxed{12} and then 7": "12",
+    r"\boxed{1} \boxed{1,000}": "1000",
+    r"\boxed{x}, so 3": "3",
+    "5 #### 1,000\n": "1000",
+    "5 #### none": "5",
+}
+NONE = ("", "none", "H2O", "v2", "1a2b", "1_000", "2024-05-01", "10:30", "1.2.3", "1,23", "1,2345",
+        "12,34,567", "5-7", "2^10", "1/0", "NaN inf", "\u00b2", "9" * 401, "1e99999")  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "number"), NUMBERS.items())
+def test_an_answer_gives_its_number(text: str, number: str) -> None:
+    assert number_of(text) == Fraction(number)
+
+
+@pytest.mark.parametrize("text", NONE)
+def test_what_only_looks_like_a_number_is_none(text: str) -> None:
+    assert number_of(text) is None
+    assert number_of(f"7 apples, {text}") == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "tolerance", "absolute", "passed"),
+    [
+        ("100", 100, 0, 0, True),
+        ("0.1", 0.1, 0, 0, True),
+        ("0.30000000000000004", 0.1 + 0.2, 0, 0, True),
+        ("101", 100, 0.01, 0, True),
+        ("99", 100, 0.01, 0, True),
+        ("101.1", 100, 0.01, 0, False),
+        ("-101", -100, 0.01, 0, True),
+        ("-100", 100, 0.01, 0, False),
+        ("0.4", 0, 0.5, 0, False),
+        ("0.4", 0, 0, 0.5, True),
+        ("0.6", 0, 0, 0.5, False),
+        ("1e9999", 1e308, 0.5, 0, False),
+        (str(2**60), 2**60 + 1, 0, 0, False),
+        (str(2**60 + 1), 2**60 + 1, 0, 0, True),
+    ],
+)
+def test_tolerance_is_relative_or_absolute(
+    text: str, value: float, tolerance: float, absolute: float, passed: bool
+) -> None:
+    assert check_numeric(text, value, tolerance, absolute).passed is passed
+
+
+def test_the_usual_tolerance_is_a_millionth() -> None:
+    assert check_numeric("3.141593", math.pi).passed
+    assert not check_numeric("3.1416", math.pi).passed
+
+
+@pytest.mark.parametrize(
+    ("value", "tolerance", "absolute"),
+    [(math.nan, 0, 0), (math.inf, 0, 0), (1, -1, 0), (1, math.inf, 0), (1, 0, math.nan)],
+)
+def test_a_reference_that_is_no_number_finds_nothing(
+    value: float, tolerance: float, absolute: float
+) -> None:
+    assert check_numeric("1", value, tolerance, absolute).passed is None
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="0123456789.,'-+eE/^x*$ \u00a0\\boxed{}#", max_size=40))
+def test_no_text_is_too_odd(text: str) -> None:
+    assert check_numeric(text, 1).passed in (True, False)
+    assert check_exact(text, ("1",)).passed in (True, False)
+
+
+@pytest.mark.parametrize("part", ["1,", "9", "-", "1 ", "1^", "1/", r"\boxed{", "1e", "####"])
+def test_a_long_answer_is_read_in_one_go(part: str) -> None:
+    # Read again from every character, it would take minutes.
+    assert check_numeric(part * 100_000, 0.5).passed is False

@@ -1,0 +1,195 @@
+"""Proves that any answer can be checked again from what a verifier's feedback carries.
+
+Nothing is faked. Whatever a log says, the registry answers with a check or with none.
+"""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_records import turn_of
+
+from serving.records import Feedback, Message, ToolCall
+from traces.verifiers.check import Check
+from traces.verifiers.registry import checker, reference_of
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "wait", "parameters": {"required": ["minutes"], "type": "object"}},
+}
+AT = datetime(2026, 11, 2, tzinfo=UTC)
+
+
+def said(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+def called(name: str, arguments: str) -> Message:
+    return Message(role="assistant", tool_calls=(ToolCall(id="1", name=name, arguments=arguments),))
+
+
+CALL = {"verifier": "tool_call", "name": "wait", "arguments": {"minutes": 5}}
+REFERENCES = [
+    (CALL, called("wait", '{"minutes": 5}'), called("wait", '{"minutes": 6}')),
+    ({"verifier": "python_tests", "tests": ["assert f(1) == 2"]},
+     said("def f(n): return n + 1"), said("def f(n): return n")),
+    ({"verifier": "short_answer", "accepted": ["Paris"], "max_words": 3},
+     said("Paris."), said("It is Paris, I think.")),
+    ({"verifier": "short_answer", "accepted": ["Paris"]},
+     said("It is Paris, I think."), said("Rome")),
+    ({"verifier": "interface_schema", "wanted": [{"type": "text", "value": "Hi"}]},
+     said('{"type": "card", "title": "T", "children": [{"type": "text", "value": "Hi"}]}'),
+     said('{"type": "card", "title": "T", "children": [{"type": "text", "value": "Ho"}]}')),
+    ({"verifier": "exact", "accepted": ["Paris"]}, said("paris"), said("It is Paris")),
+    ({"verifier": "numeric", "value": 12, "tolerance": 0.1}, said("13"), said("14")),
+    ({"verifier": "numeric", "value": 12.0, "absolute": 3}, said("15"), said("15.1")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reference", "right", "wrong"), REFERENCES)
+def test_a_reference_tells_right_from_wrong(
+    reference: dict[str, Any], right: Message, wrong: Message
+) -> None:
+    for form in (reference, json.dumps(reference)):
+        check = checker(form, [TOOL])
+        assert check is not None
+        assert check(right).passed is True
+        assert check(wrong).passed is False
+
+
+BROKEN: list[Any] = [
+    "", "null", "[]", "{}", "{", "1", '"exact"', "[" * 100_000, {"verifier": "vibes"},
+    {"verifier": None}, {"accepted": ["x"]}, {"verifier": "exact"},
+    {"verifier": "exact", "accepted": []}, {"verifier": "exact", "accepted": "Paris"},
+    {"verifier": "exact", "accepted": [1]}, {"verifier": "exact", "accepted": ["x"], "odd": 1},
+    {"verifier": "numeric", "value": "12"}, {"verifier": "numeric", "value": True},
+    {"verifier": "numeric", "value": float("nan")}, '{"verifier": "numeric", "value": 1e999}',
+    {"verifier": "numeric", "value": 1, "tolerance": -1},
+    {"verifier": "tool_call", "name": "wait", "arguments": "{}"},
+    {"verifier": "tool_call", "name": 1, "arguments": {}},
+    {"verifier": "python_tests", "tests": []}, {"verifier": "python_tests", "tests": [None]},
+    {"verifier": "short_answer", "accepted": ["x"], "max_words": 0},
+    {"verifier": "interface_schema", "wanted": ["card"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reference", BROKEN)
+def test_a_reference_that_makes_no_sense_has_no_check(reference: Any) -> None:
+    assert checker(reference) is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "detail"),
+    [
+        ({"verifier": "python_tests", "tests": ["assert f("]}, "the tests are no Python"),
+        ({"verifier": "interface_schema", "wanted": [{"label": "x"}]}, "a wanted component"),
+        ({"verifier": "short_answer", "accepted": [" ?! "]}, "no accepted answer"),
+    ],
+)
+def test_a_check_that_cannot_judge_finds_nothing(reference: dict[str, Any], detail: str) -> None:
+    check = checker(reference)
+    assert check is not None
+
+    finding = check(said("x"))
+
+    assert finding.passed is None
+    assert finding.detail.startswith(detail)
+
+
+def test_a_verifier_that_crashes_finds_nothing() -> None:
+    deep: dict[str, Any] = {}
+    deep["itself"] = deep
+    check = checker({"verifier": "interface_schema", "wanted": [{"type": "card", "title": deep}]})
+    assert check is not None
+
+    finding = check(REFERENCES[4][1])
+
+    assert finding.passed is None
+    assert finding.detail.startswith("the verifier crashed: ValueError")
+    assert len(finding.detail) <= 160
+
+
+def test_the_schema_counts_where_the_tools_are_known() -> None:
+    expected = {"verifier": "tool_call", "name": "wait", "arguments": {}}
+    lenient, strict = checker(expected), checker(expected, [TOOL])
+    assert lenient is not None
+    assert strict is not None
+
+    assert lenient(called("wait", "{}")).passed is True
+    assert strict(called("wait", "{}")).passed is False
+    assert lenient(said("no call")) == Check(False, "expected one tool call, got 0")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([reference for reference, *_ in REFERENCES if "tests" not in reference]),
+    st.text(max_size=60),
+)
+def test_no_answer_is_too_odd(reference: dict[str, Any], text: str) -> None:
+    check = checker(reference, [TOOL])
+    assert check is not None
+
+    for answer in (said(text), called(text, text), said(text + "\ud800")):
+        assert check(answer).passed in (True, False)
+
+
+def signal(kind: str = "verifier", hours: int = 0, **fields: Any) -> Feedback:
+    return Feedback.model_validate(
+        {"source": "test", "target_kind": "turn", "target_id": "t1", "kind": kind, "name": kind,
+         "created_at": AT + timedelta(hours=hours), **fields}
+    )  # fmt: skip
+
+
+def exact(text: str) -> dict[str, Any]:
+    return {"verifier": "exact", "accepted": [text]}
+
+
+TURN = turn_of([])
+
+
+def test_the_latest_verifiers_reference_counts_in_whatever_order_it_is_told() -> None:
+    signals = [signal(hours=h, reference=json.dumps(exact(str(h)))) for h in (1, 3, 2)]
+
+    assert reference_of(TURN, [], signals) == exact("3")
+
+
+def test_a_reference_that_makes_no_sense_is_passed_over() -> None:
+    signals = [
+        signal(hours=1, reference=json.dumps(exact("old"))),
+        signal(hours=2, reference='{"verifier": "vibes"}'),
+        signal(hours=3, reference="{"),
+        signal(hours=4),
+        signal("comment", hours=5, reference=json.dumps(exact("hearsay"))),
+    ]
+
+    assert reference_of(TURN, [], signals) == exact("old")
+
+
+def test_an_edit_says_what_was_expected_where_no_verifier_does() -> None:
+    edits = [
+        signal("edit", hours=1, correction=said("Rome")),
+        signal("edit", hours=2, correction=called("wait", '{"minutes": 5}')),
+    ]
+    judged = signal(hours=0, reference=json.dumps(exact("Oslo")))
+
+    assert reference_of(TURN, [], edits) == CALL
+    assert reference_of(TURN, [], edits[:1]) == exact("Rome")
+    assert reference_of(TURN, [], [*edits, judged]) == exact("Oslo")
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        [],
+        [signal("thumb", value=-1.0)],
+        [signal("edit", correction=said(" "))],
+        [signal("edit")],
+        [signal("edit", correction=called("wait", "{minutes}"))],
+        [signal("edit", correction=called("wait", "[1]"))],
+    ],
+)
+def test_without_a_right_answer_there_is_no_reference(signals: list[Feedback]) -> None:
+    assert reference_of(TURN, [], signals) is None
