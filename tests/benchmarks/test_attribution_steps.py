@@ -193,6 +193,14 @@ def test_the_decisive_step_beats_every_baseline(whole: dict[str, Any]) -> None:
         assert baseline["step_p_value"] < 0.05, name
 
 
+def test_attribution_blames_most_runs_and_leaves_the_doubtful(whole: dict[str, Any]) -> None:
+    done = whole["whoandwhen"]["attributed"]
+
+    assert 95 <= done["blamed"] < done["of"] == 126
+    assert done["agent"] > whole["whoandwhen"]["agent"]
+    assert done["step"] > whole["whoandwhen"]["step"]
+
+
 def test_weights_that_never_saw_a_run_name_it_as_well(whole: dict[str, Any]) -> None:
     unseen = whole["whoandwhen"]["cross_validated"]
 
