@@ -23,7 +23,8 @@ COMMANDS = [
     ["traces", "show"], ["datasets", "list"], ["datasets", "show"], ["adapters", "list"],
     ["adapters", "show"], ["runs", "list"], ["runs", "show"], ["router", "train"],
     ["router", "show"], ["router", "rollback"], ["router", "estimate"],
-    ["quarantine", "list"], ["quarantine", "show"], ["quarantine", "fix"], ["quarantine", "replay"], ["schedule"],
+    ["quarantine", "list"], ["quarantine", "show"], ["quarantine", "fix"],
+    ["quarantine", "replay"], ["schedule"],
 ]  # fmt: skip
 
 
