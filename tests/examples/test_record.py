@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from examples.record import SEED_PLANS, record_traffic, seed_examples, write_spool
+from promotion.suites.household import TOOLS
 from promotion.suites.task import Task
 from promotion.suites.world import ConversationPlan, plan_traffic
 from serving.engine import ChatRequest, ChatResult, OnDelta
@@ -26,6 +27,7 @@ from serving.slots import load_profile
 from traces.attribute import attribute
 from traces.ingest import ingest
 from traces.read import TurnBundle, read_turns
+from traces.verifiers.registry import checker, reference_of
 
 PROFILE = load_profile()
 NAMES = {slot: f"{slot}@{n}a9c1d2e4b5f" for n, slot in enumerate(PROFILE.labels)}
@@ -142,6 +144,27 @@ def test_an_edit_is_the_worlds_right_answer(records) -> None:
         if signal.kind == "edit":
             turn = asked[signal.target_id]
             assert signal.correction == planned[turn.conversation_id, turn.request].answer
+
+
+def test_a_verifiers_verdict_can_be_repeated_from_its_reference(records) -> None:
+    hops = {hop.hop_id: hop for hop in of(Hop, records)}
+    turns = {turn.turn_id: turn for turn in of(Turn, records)}
+    turns |= {rid: turn for turn in turns.values() for rid in turn.response_ids}
+    verdicts = [
+        f
+        for f in of(Feedback, records)
+        if f.kind == "verifier" and f.name != "python_tests" and "device" not in str(f.detail)
+    ]
+
+    assert {f.name for f in verdicts} == {"tool_call", "short_answer", "interface_schema"}
+    for signal in verdicts:
+        turn = turns[signal.target_id]
+        answers = [hops[h] for h in turn.hop_ids if hops[h].role == "answer"]
+        reference = reference_of(turn, answers, [signal])
+        assert reference is not None
+        check = checker(reference, TOOLS)
+        assert check is not None
+        assert check(answers[0].completion or says("")).passed == bool(signal.value)
 
 
 def test_a_retry_asks_the_same_again_in_the_next_turn(records) -> None:
