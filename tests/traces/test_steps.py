@@ -79,6 +79,20 @@ def test_where_somebody_coordinates_the_most_active_worker_is_blamed(hands_over:
     assert named(("Lead", PLAN), *rounds, ("Lead", FIGURES)) == ("Browser", 2)
 
 
+def test_a_coordinated_writer_of_code_is_blamed_for_what_first_went_wrong() -> None:
+    asks = NEXT.replace("Browser", "Coder")
+    runs_it = NEXT.replace("Browser", "Terminal")
+    rounds = [
+        entry
+        for code, printed in ((CODE, PRINTED), (MORE_CODE, FAILED), (CODE, FAILED))
+        for entry in (
+            ("Lead", asks), ("Coder", code), ("Lead", runs_it), ("Terminal", printed),
+        )
+    ]  # fmt: skip
+
+    assert named(("Lead", PLAN), *rounds, ("Lead", AGREES)) == ("Coder", 6)
+
+
 def test_a_coordinator_whom_nobody_answered_is_blamed_itself() -> None:
     assert named(("Lead", PLAN), ("Lead", NEXT), ("T", FAILED), ("Lead", NEXT)) == ("Lead", 0)
 

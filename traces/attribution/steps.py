@@ -11,7 +11,8 @@ McFadden, "Conditional Logit Analysis of Qualitative Choice Behavior", 1974.
 
 Where somebody coordinates, as an orchestrator does, every second step is a coordinator's and the
 workers' steps are observations, of which labelled runs of another form tell little. There the
-worker that did most is named, and the step with which it set out.
+worker that did most is named, and its first step whose code went wrong, else the one with which
+it set out.
 """
 
 import json
@@ -25,7 +26,7 @@ from typing import Any
 
 from serving.records import Hop, Turn
 from traces.attribution.step_features import FEATURES, SAYS, features
-from traces.attribution.team_run import TeamRun, Utterance, answers_of, read_run
+from traces.attribution.team_run import TeamRun, Utterance, answers_of, read_run, wrong
 
 WEIGHTS = Path(__file__).with_name("step_weights.json")
 _COORDINATED_CONFIDENCE = 0.5
@@ -152,6 +153,14 @@ def _of_workers(run: TeamRun, _: Model) -> tuple[Utterance, float, float, str]:
         return run.steps[0], _COORDINATED_CONFIDENCE, 0.0, "nobody did what it asked for"
     count = Counter(step.speaker for step in done).most_common(2)
     margin = (count[0][1] - (count[1][1] if len(count) > 1 else 0)) / len(done)
-    first = next(step for step in done if step.speaker == count[0][0])
-    evidence = f"it set out here, and {count[0][1]} of the {len(done)} steps of work are its"
-    return first, _COORDINATED_CONFIDENCE, margin, evidence
+    own = [step for step in done if step.speaker == count[0][0]]
+    share = f"{count[0][1]} of the {len(done)} steps of work are its"
+    first = next((step for step in own if wrong(run.outcome_of(step))), None)
+    if first is not None:
+        return (
+            first,
+            _COORDINATED_CONFIDENCE,
+            margin,
+            f"its code failed or gave nothing, and {share}",
+        )
+    return own[0], _COORDINATED_CONFIDENCE, margin, f"it set out here, and {share}"

@@ -59,6 +59,11 @@ def hollow(printed: str) -> bool:
     )
 
 
+def wrong(printed: str | None) -> bool:
+    """Whether something was executed and failed or gave nothing."""
+    return printed is not None and (failed(printed) or hollow(printed))
+
+
 @dataclass(frozen=True, slots=True)
 class Utterance:
     """What one agent said in one engine call."""
@@ -82,7 +87,7 @@ class Utterance:
     @property
     def went_wrong(self) -> bool:
         """Whether it was executed and failed or gave nothing."""
-        return self.printed is not None and (failed(self.printed) or hollow(self.printed))
+        return wrong(self.printed)
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,20 @@ class TeamRun:
         several = len({u.speaker for u in own}) > _PAIR
         alternates = several and len(back) >= _TURNS and all(back)
         return first if alternates and not any(u.code for u in its) else None
+
+    def outcome_of(self, step: Utterance) -> str | None:
+        """Return what executing a step's code printed, if only after the coordinator asked for it.
+
+        None where nothing was executed before somebody wrote other code.
+        """
+        if step.printed is not None or not step.code:
+            return step.printed
+        for later in self.said[step.place + 1 :]:
+            if later.speaker in self.executors and not idle(later.text):
+                return later.text
+            if later.code and later.speaker not in (self.coordinator, *self.executors):
+                return None
+        return None
 
 
 def _names_next(own: Sequence[Utterance], first: str | None) -> list[bool]:
