@@ -8,6 +8,7 @@ views, the lake and the pairs are the real parts. `test_replay_embedded` has a r
 import asyncio
 import json
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,17 @@ def lake_of(home: Path, records: list[Hop | Turn | Feedback]) -> Path:
     return home
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with one failed turn, `t1`; tests work on copies of it."""
+    return lake_of(tmp_path_factory.mktemp("template") / "home", failed_turn("t1"))
+
+
+@pytest.fixture
+def once(home: Path, template: Path) -> Path:
+    return Path(shutil.copytree(template, home))
+
+
 def pool_of(engine: ScriptedEngine, served: dict[str, str] | None = None) -> Pool:
     """Return the engine with one champion a slot, and versions that served before."""
 
@@ -109,84 +121,78 @@ def named(**chances: float) -> dict[str, float]:
     return {f"{slot}@{NEW}": chances.get(slot, 0.0) for slot in PROFILE.labels}
 
 
-def test_every_slot_is_asked_m_times_with_seeds_of_its_own(home: Path) -> None:
-    lake_of(home, failed_turn("t1"))
+def test_every_slot_is_asked_m_times_with_seeds_of_its_own(once: Path) -> None:
     engine = ScriptedEngine(named(L2=1.0))
-    report = run(home, pool_of(engine), samples=8)
+    report = run(once, pool_of(engine), samples=8)
     assert (report.replayed, report.calls) == (1, 32)
     assert Counter(r.model for r in engine.asked) == dict.fromkeys(named(), 8)
     assert len({r.seed for r in engine.asked}) == 32
     assert {r.temperature for r in engine.asked} == {0.7}
-    kept = rows(home, "SELECT slot, digest, samples, successes FROM replays ORDER BY slot")
+    kept = rows(once, "SELECT slot, digest, samples, successes FROM replays ORDER BY slot")
     assert kept == [("L0", NEW, 8, 0), ("L1", NEW, 8, 0), ("L2", NEW, 8, 8), ("L3", NEW, 8, 0)]
     assert report.verdicts == {"router": 1}
 
 
-def test_a_success_of_the_version_that_failed_makes_one_pair(home: Path) -> None:
-    lake_of(home, failed_turn("t1"))
+def test_a_success_of_the_version_that_failed_makes_one_pair(once: Path) -> None:
     engine = ScriptedEngine(named() | {f"L0@{OLD}": 1.0})
-    report = run(home, pool_of(engine, {"L0": OLD}))
+    report = run(once, pool_of(engine, {"L0": OLD}))
     assert (report.verdicts, report.versions, report.pairs) == (
         {"stochastic": 1}, {"served": 1}, 1,
     )  # fmt: skip
-    (pair,) = read_preferences(home, slot="L0")
+    (pair,) = read_preferences(once, slot="L0")
     assert (pair.preference.chosen, pair.preference.rejected) == (
         says("It is Paris."), says("It is Rome."),
     )  # fmt: skip
     assert (pair.preference.digest, pair.preference.source) == (OLD, "replay")
     assert pair.prompt[-1] == user("Capital of France, t1?")
-    assert list(read_preferences(home, slot="L2")) == []
+    assert list(read_preferences(once, slot="L2")) == []
 
 
 def test_where_the_version_is_gone_its_successor_is_asked_and_both_answers_are_its_own(
-    home: Path,
+    once: Path,
 ) -> None:
-    lake_of(home, failed_turn("t1"))
-    report = run(home, pool_of(ScriptedEngine(named(L0=0.5))))
+    report = run(once, pool_of(ScriptedEngine(named(L0=0.5))))
     assert (report.versions, report.pairs) == ({"champion": 1}, 1)
-    (pair,) = read_preferences(home)
+    (pair,) = read_preferences(once)
     assert pair.preference.digest == NEW
     assert pair.preference.chosen == says("It is Paris.")
     assert pair.preference.rejected.content.startswith("It is Rome, ")
 
 
-def test_what_was_asked_is_not_asked_again(home: Path) -> None:
-    lake_of(home, failed_turn("t1"))
-    run(home, pool_of(ScriptedEngine(named(L0=0.6))))
-    before = rows(home, "FROM replays ORDER BY slot"), rows(home, "FROM preferences")
+def test_what_was_asked_is_not_asked_again(once: Path) -> None:
+    run(once, pool_of(ScriptedEngine(named(L0=0.6))))
+    before = rows(once, "FROM replays ORDER BY slot"), rows(once, "FROM preferences")
     engine = ScriptedEngine(named(L0=0.6))
-    report = run(home, pool_of(engine))
+    report = run(once, pool_of(engine))
     assert (engine.asked, report.left_out) == ([], {"replayed before": 1})
-    assert (rows(home, "FROM replays ORDER BY slot"), rows(home, "FROM preferences")) == before
+    assert (rows(once, "FROM replays ORDER BY slot"), rows(once, "FROM preferences")) == before
 
 
-def test_more_samples_are_added_to_those_there(home: Path) -> None:
-    lake_of(home, failed_turn("t1"))
+def test_more_samples_are_added_to_those_there(once: Path) -> None:
     chances = named(L0=0.4, L2=0.7)
     first, second, whole = (ScriptedEngine(chances) for _ in range(3))
-    run(home, pool_of(first), samples=3)
-    run(home, pool_of(second), samples=8)
+    run(once, pool_of(first), samples=3)
+    run(once, pool_of(second), samples=8)
     seeds = {r.seed for r in [*first.asked, *second.asked]}
-    other = lake_of(home.parent / "other" / "home", failed_turn("t1"))
+    other = lake_of(once.parent / "other" / "home", failed_turn("t1"))
     run(other, pool_of(whole), samples=8)
     assert len(second.asked) == 4 * 5
     assert seeds == {r.seed for r in whole.asked}
     counts = "SELECT slot, samples, successes FROM replays ORDER BY slot"
-    assert rows(home, counts) == rows(other, counts)
+    assert rows(once, counts) == rows(other, counts)
 
 
-def test_a_later_reference_has_the_turn_asked_again(home: Path) -> None:
-    lake_of(home, failed_turn("t1"))
-    run(home, pool_of(ScriptedEngine(named() | {f"L0@{OLD}": 0.9}), {"L0": OLD}))
-    assert len(list(read_preferences(home))) == 1
+def test_a_later_reference_has_the_turn_asked_again(once: Path) -> None:
+    run(once, pool_of(ScriptedEngine(named() | {f"L0@{OLD}": 0.9}), {"L0": OLD}))
+    assert len(list(read_preferences(once))) == 1
     rome = json.dumps({"verifier": "short_answer", "accepted": ["Lyon"]})
     late = signal(name="short_answer", target_id="t1", reference=rome, created_at=at(500))
-    ingest(home, write_spool(home.parent / "late.jsonl", [late]))
-    attribute(home, PROFILE)
-    report = run(home, pool_of(ScriptedEngine(named() | {f"L0@{OLD}": 0.9}), {"L0": OLD}))
+    ingest(once, write_spool(once.parent / "late.jsonl", [late]))
+    attribute(once, PROFILE)
+    report = run(once, pool_of(ScriptedEngine(named() | {f"L0@{OLD}": 0.9}), {"L0": OLD}))
     assert report.replayed == 1
-    assert rows(home, "SELECT DISTINCT samples, successes FROM replays") == [(8, 0)]
-    assert list(read_preferences(home)) == []
+    assert rows(once, "SELECT DISTINCT samples, successes FROM replays") == [(8, 0)]
+    assert list(read_preferences(once)) == []
 
 
 def test_the_budget_is_kept_and_the_next_run_goes_on(home: Path) -> None:
@@ -217,15 +223,14 @@ def test_an_engine_that_goes_away_leaves_what_was_done(home: Path) -> None:
     assert (report.replayed, report.stopped) == (9 - len(done), None)
 
 
-def test_truncated_answers_are_not_judged(home: Path) -> None:
+def test_truncated_answers_are_not_judged(once: Path) -> None:
     class Cut(ScriptedEngine):
         def finish(self, request: ChatRequest) -> str:
             return "length" if (request.seed or 0) % 2 else "stop"
 
-    lake_of(home, failed_turn("t1"))
-    report = run(home, pool_of(Cut(named(L0=1.0))), samples=8)
+    report = run(once, pool_of(Cut(named(L0=1.0))), samples=8)
     ((samples, successes, config),) = rows(
-        home, "SELECT samples, successes, config FROM replays WHERE slot = 'L0'"
+        once, "SELECT samples, successes, config FROM replays WHERE slot = 'L0'"
     )
     how = ArmConfig.model_validate_json(config)
     assert 0 < samples < 8
@@ -234,38 +239,39 @@ def test_truncated_answers_are_not_judged(home: Path) -> None:
     assert report.samples_left_out["cut at its token limit"] >= 8 - samples
 
 
-def test_a_refused_call_is_no_failure_of_the_arm(home: Path) -> None:
+def test_a_refused_call_is_no_failure_of_the_arm(once: Path) -> None:
     class Narrow(ScriptedEngine):
         async def chat(self, request: ChatRequest, on_delta: Any = None) -> ChatResult:
             if request.model.startswith("L3"):
                 raise EngineRefused("The prompt is too long (400).", 400)
             return await super().chat(request)
 
-    lake_of(home, failed_turn("t1"))
-    report = run(home, pool_of(Narrow(named(L2=1.0))))
-    counts = dict(rows(home, "SELECT slot, samples FROM replays"))
+    report = run(once, pool_of(Narrow(named(L2=1.0))))
+    counts = dict(rows(once, "SELECT slot, samples FROM replays"))
     assert counts == {"L0": 8, "L1": 8, "L2": 8, "L3": 0}
     assert (report.stopped, report.verdicts) == (None, {"router": 1})
 
 
-@pytest.mark.parametrize(
-    ("records", "reason"),
-    [
-        ([*failed_turn("t1")[:-1], signal(name="short_answer", target_id="t1")], "check"),
-        (failed_turn("t1", canary=True), "canary"),
-        (failed_turn("t1", answer={"finish_reason": "length"}), "truncated"),
-        (failed_turn("t1", decision="fallback"), "blamed on the fallback"),
-        (failed_turn("t1")[1:], "missing"),
-    ],
-    ids=["no reference", "canary", "truncated", "fallback", "hops missing"],
-)
-def test_what_cannot_be_replayed_is_counted_with_its_reason(home, records, reason) -> None:
+def test_what_cannot_be_replayed_is_counted_with_its_reason(home: Path) -> None:
+    plain = signal(name="short_answer", target_id="a")
+    records = [
+        *failed_turn("a")[:-1], plain,
+        *failed_turn("b", canary=True),
+        *failed_turn("c", answer={"finish_reason": "length"}),
+        *failed_turn("d", decision="fallback"),
+        *failed_turn("e")[1:],
+    ]  # fmt: skip
     lake_of(home, records)
     engine = ScriptedEngine(named())
     report = run(home, pool_of(engine))
     assert (report.replayed, engine.asked) == (0, [])
-    ((said, count),) = report.left_out.items()
-    assert (reason in said, count) == (True, 1)
+    assert report.left_out == {
+        "blamed on the fallback": 1,
+        "calls are missing from the record": 1,
+        "canary turn": 1,
+        "nothing to check a fresh answer against": 1,
+        "truncated answer": 1,
+    }
 
 
 def test_doubtful_blame_comes_first_and_the_same_request_later(home: Path) -> None:

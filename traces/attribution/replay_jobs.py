@@ -18,6 +18,7 @@ from serving.records import BASE_SLOT, Feedback, content_id
 from serving.slots import Profile
 from traces.attribution.arm_views import ArmView, Tools, answer_hops, arm_views
 from traces.attribution.fresh_answers import Checker, Task, task_of
+from traces.attribution.replay_choice import TRUNCATED
 from traces.attribution.replayed import Replay, current
 from traces.bundles import TurnBundle, read_bundles
 from traces.config import AttributionConfig
@@ -106,6 +107,8 @@ class Jobs:
         hops = standing(bundle.hops)
         if len(set(turn.hop_ids)) != len(bundle.hops) or not answer_hops(bundle):
             return HOPS_MISSING
+        if any(hop.finish_reason == "length" for hop in answer_hops(bundle)):
+            return TRUNCATED
         raw = reference_of(turn, hops, signals_of(bundle))
         if raw is None:
             return NO_CHECK

@@ -1,0 +1,131 @@
+"""What a replay makes of a blame: rows in, the verdict and whose doing it was out.
+
+Nothing is faked; rows are typed here as a replay would have written them.
+"""
+
+import pytest
+from trace_records import PROFILE, at, hop, says, turn_of
+
+from serving.records import canonical_json
+from traces.attribution.blame import Blame
+from traces.attribution.outcomes import Outcome
+from traces.attribution.replayed import ArmConfig, Replay, Similar, from_replay
+
+HOPS = (hop("route", "L0", completion=says("L1")), hop(slot="L1"), hop("summary", "L1"))
+
+
+def rows(own: int, *others: int, reference: str = "now", **fields) -> list[Replay]:
+    """Return the arms of a turn that L1 answered: successes of 8, L0, L2 and L3 after it."""
+    how = {
+        "reference": reference, "version": "champion", "view": "recorded", "tools": "none",
+        "temperature": 0.7, "asked": 8,
+    } | fields  # fmt: skip
+    config = canonical_json(ArmConfig.model_validate(how).model_dump(mode="json"))
+    counts = {"L1": own} | dict(zip(("L0", "L2", "L3"), others, strict=False))
+    return [
+        Replay(
+            turn_id="t1", slot=slot, digest="77aa77aa77aa", samples=8, successes=successes,
+            config=config, created_at=at(100),
+        )
+        for slot, successes in counts.items()
+    ]  # fmt: skip
+
+
+def blamed(
+    replays: list[Replay], klass: str = "adapter", slot: str | None = "L1", *,
+    confidence: float = 0.9, corrected: bool = False, decision: str = "routed", **options,
+) -> Blame:  # fmt: skip
+    before = Blame(
+        turn_id="t1", klass=klass, slot=slot, confidence=confidence, evidence="as it was",
+        right_slot="L3" if klass == "router" else None,
+    )  # fmt: skip
+    outcome = Outcome(
+        turn_id="t1", success=False, tier="A", rule="verified",
+        correction=says("Paris") if corrected else None,
+    )  # fmt: skip
+    turn = turn_of(HOPS, decision=decision)
+    return from_replay(
+        before, replays, turn, HOPS, outcome, PROFILE, 0.05, **{"reference": "now"} | options
+    )
+
+
+def test_a_better_slot_makes_it_the_routers_and_names_the_right_slot() -> None:
+    found = blamed(rows(0, 8, 1, 0))
+    assert (found.label, found.right_slot, found.verdict) == ("router:L0", "L0", "router")
+    assert (found.method, found.hop_id) == ("replay", HOPS[0].hop_id)
+    assert found.evidence.startswith("as it was; asked again, L1 succeeded in 0 of 8")
+
+
+def test_an_adapter_that_succeeds_elsewhere_in_its_samples_failed_by_chance() -> None:
+    found = blamed(rows(7, 8, 8, 8), "router", "L0")
+    assert (found.label, found.verdict, found.right_slot) == ("adapter:L1", "stochastic", None)
+    assert found.confidence <= 0.5
+    assert found.hop_id == HOPS[1].hop_id
+
+
+def test_an_adapter_that_usually_fails_where_nobody_is_better_is_to_blame() -> None:
+    found = blamed(rows(2, 2, 1, 0), "unknown", None, confidence=0.0)
+    assert (found.label, found.verdict) == ("adapter:L1", "adapter")
+    assert found.confidence > 0.6
+
+
+def test_what_no_slot_solves_is_nobodys() -> None:
+    found = blamed(rows(0, 0, 0, 0))
+    assert (found.label, found.verdict, found.confidence) == ("unknown", "unsolvable", 0.0)
+
+
+def test_with_a_right_answer_at_hand_nothing_but_failures_leaves_the_adapter_to_blame() -> None:
+    found = blamed(rows(0, 0, 0, 0), confidence=0.7, corrected=True)
+    assert (found.label, found.verdict, found.confidence) == ("adapter:L1", "adapter", 0.7)
+    doubted = blamed(rows(0, 0, 0, 0), "router", "L0", confidence=0.9, corrected=True)
+    assert doubted.label == "adapter:L1"
+    assert doubted.confidence <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("decision", "label"),
+    [("rule", "router"), ("direct", "router"), ("explored", "fallback"), ("fallback", "fallback")],
+)
+def test_a_wrong_slot_that_no_router_chose_is_not_the_routers(decision, label) -> None:
+    found = blamed(rows(0, 8, 0, 0), decision=decision)
+    assert (found.label, found.right_slot) == (label, "L0")
+
+
+@pytest.mark.parametrize("klass", ["tool", "fallback", "user"])
+def test_classes_that_a_replay_cannot_speak_to_stay(klass) -> None:
+    found = blamed(rows(0, 8, 0, 0), klass, None)
+    assert (found.label, found.method, found.verdict) == (klass, "structure", None)
+
+
+def test_a_lost_summary_stays_unless_its_reader_usually_succeeds() -> None:
+    kept = blamed(rows(0, 8, 0, 0), "summary", "L0", confidence=0.7)
+    assert (kept.label, kept.confidence, kept.verdict) == ("summary:L0", 0.7, "router")
+    assert blamed(rows(8, 0, 0, 0), "summary", "L0").label == "adapter:L1"
+
+
+def test_rows_of_another_reference_do_not_count() -> None:
+    assert blamed(rows(0, 8, 0, 0, reference="before")).verdict is None
+    newer = [r.model_copy(update={"created_at": at(200)}) for r in rows(8, 0, 0, 0)]
+    assert blamed([*newer, *rows(0, 8, 0, 0)]).verdict == "stochastic"
+
+
+def test_without_the_arm_that_answered_nothing_changes() -> None:
+    assert blamed(rows(0, 8, 0, 0)[1:]).verdict is None
+    assert blamed([]).verdict is None
+
+
+def test_small_gaps_show_over_similar_turns() -> None:
+    alone = blamed(rows(1, 4, 1, 0))
+    assert alone.verdict == "adapter"
+    alike = [Similar("L1", rows(1, 4, 0, 1)), Similar("L1", rows(0, 3, 1, 1))]
+    pooled = blamed(rows(1, 4, 1, 0), similar=alike)
+    assert (pooled.label, pooled.right_slot) == ("router:L0", "L0")
+    assert "over 3 similar turns" in pooled.evidence
+    others = [Similar("L2", s.rows) for s in alike]
+    assert blamed(rows(1, 4, 1, 0), similar=others).verdict == "adapter"
+
+
+def test_what_was_asked_otherwise_than_it_was_answered_is_said() -> None:
+    assert "its successor was asked" in blamed(rows(2, 2, 1, 0)).evidence
+    assert "its successor" not in blamed(rows(2, 2, 1, 0, version="served")).evidence
+    assert "the view of the one" in blamed(rows(2, 2, 1, 0, view="borrowed")).evidence
