@@ -20,6 +20,7 @@ import duckdb
 
 from serving.records import Record
 from serving.slots import Profile
+from traces.attribution.apart import apart_sql
 from traces.attribution.blaming import blame_turns
 from traces.attribution.settling import settle_turns
 from traces.storage.frugality import little_memory
@@ -28,6 +29,9 @@ from traces.storage.tables import TABLES
 
 Progress = Callable[[int, int], None]
 """Called with turns done and turns in all."""
+
+
+_JUDGED = "FROM judged.turns t JOIN judged.outcomes o USING (turn_id)"
 
 
 class AttributeReport(Record):
@@ -44,6 +48,9 @@ class AttributeReport(Record):
     """Slot to `turns` it answered, `failed` among them, and `blamed`: turns that
     are its adapter's fault, for the router also those it sent wrong. Turns that were
     asked again are not among them."""
+    apart: dict[str, int]
+    """Failed turns that say nothing about the models that serve: `canary` traffic, `engine`
+    errors, `truncated` answers. They are not among the failed and blamed of `by_slot`."""
     feedback_unmatched: int
     """Signals about turns that are not in the lake (yet)."""
     changed: int
@@ -118,6 +125,7 @@ def _report(lake: Lake, profile: Profile, signals: int, changed: int) -> Attribu
         rules=_counts(connection, "SELECT rule FROM judged.outcomes"),
         blame=_counts(connection, "SELECT klass FROM judged.blame"),
         by_slot=_by_slot(connection, profile),
+        apart=_counts(connection, f"SELECT {apart_sql()} {_JUDGED}", "word IS NOT NULL"),
         feedback_unmatched=signals
         - _one(connection, "SELECT count(DISTINCT feedback_id) FROM judged.named"),
         changed=changed,
@@ -128,14 +136,14 @@ def _report(lake: Lake, profile: Profile, signals: int, changed: int) -> Attribu
 def _by_slot(connection: duckdb.DuckDBPyConnection, profile: Profile) -> dict[str, dict[str, int]]:
     answered = connection.execute(
         "SELECT t.slot, count(*) FILTER (NOT t.superseded),"
-        " count(*) FILTER (NOT t.superseded AND NOT o.success)"
-        " FROM judged.turns t JOIN judged.outcomes o USING (turn_id)"
-        " WHERE t.slot IS NOT NULL GROUP BY t.slot ORDER BY t.slot"
+        f" count(*) FILTER (NOT t.superseded AND NOT o.success AND ({apart_sql()}) IS NULL)"
+        f" {_JUDGED} WHERE t.slot IS NOT NULL GROUP BY t.slot ORDER BY t.slot"
     ).fetchall()
     blamed = dict(
         connection.execute(
-            "SELECT b.slot, count(*) FROM judged.blame b JOIN judged.outcomes o USING (turn_id)"
-            " WHERE b.klass IN ('adapter', 'router') AND NOT o.success GROUP BY b.slot"
+            f"SELECT b.slot, count(*) {_JUDGED} JOIN judged.blame b USING (turn_id)"
+            " WHERE b.klass IN ('adapter', 'router') AND NOT o.success"
+            f" AND ({apart_sql()}) IS NULL GROUP BY b.slot"
         ).fetchall()
     )
     known = {slot: (turns, failed) for slot, turns, failed in answered}
@@ -146,10 +154,12 @@ def _by_slot(connection: duckdb.DuckDBPyConnection, profile: Profile) -> dict[st
     return counts
 
 
-def _counts(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, int]:
-    """Return how often each value of a query's one column occurs, by value."""
+def _counts(
+    connection: duckdb.DuckDBPyConnection, query: str, where: str = "true"
+) -> dict[str, int]:
+    """Return how often each value of a query's one column, `word`, occurs, by value."""
     rows = connection.execute(
-        f"SELECT word, count(*) FROM ({query}) t(word) GROUP BY word ORDER BY word"
+        f"SELECT word, count(*) FROM ({query}) t(word) WHERE {where} GROUP BY word ORDER BY word"
     ).fetchall()
     return {word: int(count) for word, count in rows}
 

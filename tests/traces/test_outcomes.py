@@ -1,6 +1,7 @@
 """Proves the rule that settles a turn's signals. Pure; the records are real, the texts made up."""
 
 import json
+import math
 
 import pytest
 from trace_records import at, hop, says, signal, turn_of
@@ -21,7 +22,11 @@ def settled(*feedback: Feedback, **turn: str) -> Outcome:
         ([], None, None, "unjudged"),
         ([signal(value=1.0)], True, "A", "verified"),
         ([signal(value=0.5)], False, "A", "verified"),
-        ([signal(value=None)], False, "A", "verified"),
+        ([signal(value=None)], None, None, "unverified"),
+        ([signal(value=math.nan)], None, None, "unverified"),
+        ([signal(value=None), signal(value=1.0)], True, "A", "verified"),
+        ([signal(value=None), signal("thumb", -1.0)], False, "B", "thumbed"),
+        ([signal("thumb", math.nan)], None, None, "unjudged"),
         ([signal(value=1.0), signal(value=0.0, name="other")], False, "A", "verified"),
         ([signal(value=1.0), signal("thumb", -1.0)], True, "A", "verified"),
         ([signal("thumb", 1.0)], True, "B", "thumbed"),

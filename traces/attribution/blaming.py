@@ -14,11 +14,14 @@ import duckdb
 
 from serving.records import Turn
 from serving.slots import Profile
-from traces.attribution.blame import Blame, Context, blame, may_blame
+from traces.attribution.blame import Blame, Context, blame
+from traces.attribution.outcomes import UNVERIFIED
+from traces.attribution.settling import needs_blame
 from traces.bundles import TurnBundle, read_bundles
 from traces.storage.tables import arrow_table
 
 _BATCH_ROWS = 5000
+_REASON_CHARS = 300
 _EARLIER_TURNS = 1000
 """How far back the words of a lost summary are looked for."""
 
@@ -65,14 +68,30 @@ def _verdicts(conversation: Iterator[TurnBundle], profile: Profile) -> Iterator[
     current = next(conversation, None)
     while current is not None:
         following = next(conversation, None)
-        if may_blame(current.turn, current.outcome):
+        if needs_blame(current.turn, current.outcome):
             later = () if following is None else ((following.turn, following.outcome),)
-            context = Context(earlier, later)
-            yield blame(current.turn, current.hops, current.outcome, context, profile)
+            yield _verdict(current, Context(earlier, later), profile)
         else:
             yield None
         earlier.append(current.turn)
         current = following
+
+
+def _verdict(bundle: TurnBundle, context: Context, profile: Profile) -> Blame | None:
+    """Return what is to be said of one turn; whatever a record holds, it stops no other."""
+    if bundle.outcome.rule == UNVERIFIED:
+        return _unknown(bundle, "its verifiers crashed, hung or could not judge")
+    try:
+        return blame(bundle.turn, bundle.hops, bundle.outcome, context, profile)
+    except Exception as error:
+        return _unknown(bundle, f"the record cannot be explained: {type(error).__name__}: {error}")
+
+
+def _unknown(bundle: TurnBundle, reason: str) -> Blame:
+    return Blame(
+        turn_id=bundle.turn.turn_id, klass="unknown", slot=None, confidence=0.0,
+        evidence=reason[:_REASON_CHARS],
+    )  # fmt: skip
 
 
 def _append(connection: duckdb.DuckDBPyConnection, rows: list[Blame]) -> None:

@@ -3,7 +3,7 @@
 Pure: a turn and its feedback in, one `Outcome` out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, Protocol
 
 from serving.records import Feedback, Message, Record, canonical_json
@@ -22,6 +22,11 @@ _TIERS: dict[str, Tier] = {
     "thanks": "C",
 }
 
+ENGINE = "engine"
+"""The rule of a turn that failed because an engine call did."""
+UNVERIFIED = "unverified"
+"""The rule of a turn whose verifiers all crashed, hung or could not judge."""
+
 
 class Ended(Protocol):
     """A turn, as far as settling it goes."""
@@ -33,6 +38,10 @@ class Ended(Protocol):
     @property
     def status(self) -> str:
         """As in `Turn`."""
+
+    @property
+    def user(self) -> str | None:
+        """As in `Turn`: who asked."""
 
 
 class Outcome(Record):
@@ -62,27 +71,56 @@ def tier_of(signal: Feedback) -> Tier | None:
 
 
 def verifier_failed(signal: Feedback) -> bool:
-    """Whether a verifier's score is a failure: anything below 1, or no score at all."""
-    return signal.value is None or signal.value < 1.0
+    """Whether a verifier's score is a failure: anything below 1.
+
+    No score, or one that is no number, is neither: the verifier crashed or could not judge.
+    """
+    return signal.value is not None and signal.value < 1.0
 
 
-def settle(turn: Ended, feedback: Sequence[Feedback], *, superseded: bool = False) -> Outcome:
+def verifier_passed(signal: Feedback) -> bool:
+    """Whether a verifier's score is a success."""
+    return signal.value is not None and signal.value >= 1.0
+
+
+def settle(
+    turn: Ended,
+    feedback: Sequence[Feedback],
+    *,
+    superseded: bool = False,
+    truncated: bool = False,
+    engine_failed: bool = False,
+    strangers: Collection[str] = (),
+) -> Outcome:
     """Settle a turn's signals by one rule.
 
     0. A turn that was asked again has no outcome (`superseded`): the later one counts.
-    1. A turn that gave no answer failed (`not_answered`); an abandoned one has no
-       outcome (`abandoned`), whatever was said about it.
+    1. A turn that gave no answer failed (`engine` where an engine call did, else
+       `not_answered`); an abandoned one has no outcome (`abandoned`), whatever was said of it.
     2. A beats B beats C: the highest tier that spoke decides alone.
-    3. Within A any failed verifier fails the turn (`verified`).
-    4. Within B an edit fails it (`edited`): the answer was not what the user
-       wanted. Otherwise each user's latest thumb counts and one that points down
-       fails it (`thumbed`).
+    3. Within A any failed verifier fails the turn (`verified`). A verifier without a
+       score has not spoken; where nobody else has either, the turn is `unverified`.
+    4. Within B the user who asked, where it is known, decides alone if it spoke. An edit
+       fails the turn (`edited`): the answer was not what was wanted. Otherwise each voice's
+       thumb counts and one that points down fails it (`thumbed`). A user is one voice with
+       the latest thumb, however often it spoke. All that are anonymous, or `strangers` who
+       never asked anything, are one voice together: that of most of them, down if equal.
     5. C alone decides nothing: the turn is suspect (`suspect`), success None.
     6. Without signals success is None (`unjudged`).
+
+    The latest edit of those that count in 4 is the correction. `truncated` and
+    `engine_failed` say what became of the turn's calls.
     """
-    signals = sorted(feedback, key=lambda f: (f.created_at, f.feedback_id))
-    success, tier, rule = (None, None, SUPERSEDED) if superseded else _verdict(turn, signals)
-    edits = [f.correction for f in signals if f.kind == "edit" and f.correction is not None]
+    signals = list(feedback)
+    if len(signals) > 1:
+        signals.sort(key=lambda f: (f.created_at, f.feedback_id))
+    explicit = _heard([f for f in signals if tier_of(f) == "B"], turn.user)
+    success, tier, rule = (
+        (None, None, SUPERSEDED)
+        if superseded
+        else _verdict(turn, signals, explicit, engine_failed, strangers)
+    )
+    edits = [f.correction for f in explicit if f.kind == "edit" and f.correction is not None]
     return Outcome(
         turn_id=turn.turn_id,
         success=success,
@@ -90,26 +128,52 @@ def settle(turn: Ended, feedback: Sequence[Feedback], *, superseded: bool = Fals
         rule=rule,
         signals=canonical_json([f.model_dump(mode="json") for f in signals]),
         correction=edits[-1] if edits else None,
+        truncated=truncated,
     )
 
 
-def _verdict(turn: Ended, signals: Sequence[Feedback]) -> tuple[bool | None, Tier | None, str]:
+def _heard(explicit: list[Feedback], asked_by: str | None) -> list[Feedback]:
+    """Return the explicit signals that count: those of the user who asked, if there are any."""
+    own = [f for f in explicit if asked_by is not None and f.user == asked_by]
+    return own or explicit
+
+
+def _verdict(
+    turn: Ended,
+    signals: Sequence[Feedback],
+    explicit: Sequence[Feedback],
+    engine_failed: bool,
+    strangers: Collection[str],
+) -> tuple[bool | None, Tier | None, str]:
     if turn.status == "abandoned":
         return None, None, "abandoned"
     if turn.status == "failed":
-        return False, None, "not_answered"
-    verdicts = [verifier_failed(f) for f in signals if tier_of(f) == "A"]
-    if verdicts:
-        return not any(verdicts), "A", "verified"
-    explicit = [f for f in signals if tier_of(f) == "B"]
+        return False, None, ENGINE if engine_failed else "not_answered"
+    checks = [f for f in signals if tier_of(f) == "A"]
+    if any(verifier_failed(f) or verifier_passed(f) for f in checks):
+        return not any(map(verifier_failed, checks)), "A", "verified"
     if any(f.kind == "edit" for f in explicit):
         return False, "B", "edited"
-    thumbs = {f.user: f.value for f in explicit if f.kind == "thumb" and f.value}
+    thumbs = thumbs_by_voice(explicit, strangers)
     if thumbs:
-        return all(value > 0 for value in thumbs.values()), "B", "thumbed"
+        return all(thumbs.values()), "B", "thumbed"
     if any(tier_of(f) == "C" and _doubts(f) for f in signals):
         return None, "C", "suspect"
-    return None, None, "unjudged"
+    return None, None, UNVERIFIED if checks else "unjudged"
+
+
+def thumbs_by_voice(
+    signals: Sequence[Feedback], strangers: Collection[str] = ()
+) -> dict[str | None, bool]:
+    """Return whether each voice's thumb is up; None is that of all whom nobody knows."""
+    thumbs = (f for f in signals if f.kind == "thumb")
+    latest = {f.user: f.value > 0 for f in thumbs if f.value is not None and abs(f.value) > 0}
+    if None not in latest and not strangers:
+        return latest
+    # Anonymous thumbs cannot be told apart: together they are as one more stranger's.
+    unknown = [up for user, up in latest.items() if user is None or user in strangers]
+    known = {user: up for user, up in latest.items() if user is not None and user not in strangers}
+    return known | ({None: sum(unknown) * 2 > len(unknown)} if unknown else {})
 
 
 def _doubts(signal: Feedback) -> bool:

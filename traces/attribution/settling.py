@@ -8,7 +8,7 @@ about, or days later. In: the lake at one snapshot. Out: tables of a database of
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import duckdb
 
 from serving.records import Feedback
 from traces.attribution.blame import may_blame
-from traces.attribution.outcomes import Outcome, settle
+from traces.attribution.outcomes import UNVERIFIED, Ended, Outcome, settle
 from traces.joins.standing import superseded_turns_sql
 from traces.storage.tables import arrow_table, record_of
 
@@ -51,11 +51,47 @@ _NAMED = """
 """
 
 
+# Calls of a turn that failed or were cut, but for those that a later attempt replaced.
+_CALLS = """
+    SELECT l.turn_id, bool_or(h.role = 'answer' AND h.finish_reason = 'length') AS truncated,
+           bool_or(h.status IN ('engine_error', 'broken_stream')) AS engine_failed
+    FROM (SELECT hop_id, role, finish_reason, status FROM hops {at}
+          WHERE role = 'answer' AND finish_reason = 'length'
+             OR status IN ('engine_error', 'broken_stream')) h
+    ANTI JOIN (SELECT supersedes FROM hops {at} WHERE supersedes <> hop_id) s
+           ON s.supersedes = h.hop_id
+    JOIN (SELECT turn_id, unnest(hop_ids) AS hop_id FROM turns {at}) l USING (hop_id)
+    GROUP BY l.turn_id
+"""
+_TURNS = """
+    CREATE TABLE judged.turns AS
+    SELECT t.turn_id, t.conversation_id, t.position, t.started_at, t.status, t.slot, t.canary,
+           t."user", t.turn_id IN ({superseded}) AS superseded,
+           coalesce(c.truncated, false) AS truncated,
+           coalesce(c.engine_failed, false) AS engine_failed,
+           t.turn_id IN (SELECT turn_id FROM judged.named) AS told
+    FROM (SELECT * FROM turns {at}) t LEFT JOIN ({calls}) c USING (turn_id)
+"""
+_KIND = ("status", "superseded", "truncated", "engine_failed")
+"""What the outcome of a turn that nobody said anything of follows from."""
+
+
 class _Ended(NamedTuple):
-    """What settling needs of a turn."""
+    """What settling needs of a turn, and how."""
 
     turn_id: str
+    user: str | None
     status: str
+    superseded: bool = False
+    truncated: bool = False
+    engine_failed: bool = False
+
+    def settle(self, signals: list[Feedback], strangers: Collection[str] = ()) -> Outcome:
+        """Return its outcome."""
+        return settle(
+            self, signals, superseded=self.superseded, truncated=self.truncated,
+            engine_failed=self.engine_failed, strangers=strangers,
+        )  # fmt: skip
 
 
 def settle_turns(
@@ -63,23 +99,16 @@ def settle_turns(
 ) -> None:
     """Settle every turn; `at` is a DuckLake `AT (...)` clause, `done` is told of turns settled."""
     connection.execute(f"CREATE TABLE judged.named AS {_NAMED.format(at=at)}")
-    connection.execute(
-        f"""
-        CREATE TABLE judged.turns AS
-        SELECT turn_id, conversation_id, position, started_at, status, slot,
-               turn_id IN ({superseded_turns_sql(at)}) AS superseded,
-               turn_id IN (SELECT turn_id FROM judged.named) AS told
-        FROM turns {at}
-        """
-    )
+    calls = _CALLS.format(at=at)
+    connection.execute(_TURNS.format(at=at, calls=calls, superseded=superseded_turns_sql(at)))
     connection.execute(
         "CREATE TABLE judged.outcomes AS SELECT *, true AS blamable FROM outcomes WHERE false"
     )
     settled = _settle_untold(connection)
     rows: list[tuple[Outcome, bool]] = []
-    for turn, signals, superseded in _told(connection, at):
-        outcome = settle(turn, signals, superseded=superseded)
-        rows.append((outcome, may_blame(turn, outcome)))
+    for turn, signals, strangers in _told(connection, at):
+        outcome = turn.settle(signals, strangers)
+        rows.append((outcome, needs_blame(turn, outcome)))
         if len(rows) >= _BATCH_ROWS:
             _append(connection, rows)
             settled += len(rows)
@@ -88,34 +117,45 @@ def settle_turns(
     _append(connection, rows)
 
 
+def needs_blame(turn: Ended, outcome: Outcome) -> bool:
+    """Whether something is to be said about whose doing the turn was."""
+    return may_blame(turn, outcome) or outcome.rule == UNVERIFIED
+
+
 def _settle_untold(connection: duckdb.DuckDBPyConnection) -> int:
     """Settle the turns that nobody said anything of: most, and of few kinds. Return how many."""
     kinds = connection.execute(
-        "SELECT status, superseded, count(*) FROM judged.turns WHERE NOT told GROUP BY ALL"
+        f"SELECT {', '.join(_KIND)}, count(*) FROM judged.turns WHERE NOT told GROUP BY ALL"
     ).fetchall()
-    for status, superseded, _ in kinds:
-        turn = _Ended("", status)
-        outcome = settle(turn, [], superseded=superseded)
-        _append(connection, [(outcome, may_blame(turn, outcome))])
+    same = " AND ".join(f"t.{name} = ${name}" for name in _KIND)
+    for *values, _ in kinds:
+        kind = dict(zip(_KIND, values, strict=True))
+        turn = _Ended("", None, **kind)
+        outcome = turn.settle([])
+        _append(connection, [(outcome, needs_blame(turn, outcome))])
         connection.execute(
             "INSERT INTO judged.outcomes SELECT t.turn_id, o.* EXCLUDE (turn_id)"
             " FROM judged.turns t, judged.outcomes o WHERE o.turn_id = ''"
-            " AND NOT t.told AND t.status = $status AND t.superseded = $superseded",
-            {"status": status, "superseded": superseded},
+            f" AND NOT t.told AND {same}",
+            kind,
         )
         connection.execute("DELETE FROM judged.outcomes WHERE turn_id = ''")
-    return sum(count for _, _, count in kinds)
+    return sum(count for *_, count in kinds)
 
 
 def _told(
     connection: duckdb.DuckDBPyConnection, at: str
-) -> Iterator[tuple[_Ended, list[Feedback], bool]]:
+) -> Iterator[tuple[_Ended, list[Feedback], set[str]]]:
+    """Yield the turns that something was said of, with it, and who of the users is a stranger."""
     cursor = connection.cursor()
     cursor.execute("USE lake")
     cursor.execute(
-        "SELECT t.turn_id, t.status, t.superseded, f.* FROM judged.named n"
-        " JOIN judged.turns t USING (turn_id)"
-        f" JOIN (SELECT * FROM feedback {at}) f USING (feedback_id) ORDER BY t.turn_id"
+        'SELECT t.turn_id, t."user" AS asked_by, t.status, t.superseded, t.truncated,'
+        ' t.engine_failed, u."user" IS NULL AS stranger, f.*'
+        " FROM judged.named n JOIN judged.turns t USING (turn_id)"
+        f" JOIN (SELECT * FROM feedback {at}) f USING (feedback_id)"
+        ' LEFT JOIN (SELECT DISTINCT "user" FROM judged.turns) u ON u."user" = f."user"'
+        " ORDER BY t.turn_id"
     )
     names = [column[0] for column in cursor.description]
 
@@ -126,7 +166,9 @@ def _told(
     for turn_id, members in groupby(rows(), key=lambda row: row["turn_id"]):
         told = list(members)
         signals = [record_of(Feedback, "feedback", row) for row in told]
-        yield _Ended(turn_id, told[0]["status"]), signals, told[0]["superseded"]
+        strangers = {row["user"] for row in told if row["stranger"] and row["user"] is not None}
+        kind = {name: told[0][name] for name in _KIND}
+        yield _Ended(turn_id, told[0]["asked_by"], **kind), signals, strangers
 
 
 def _append(connection: duckdb.DuckDBPyConnection, rows: list[tuple[Outcome, bool]]) -> None:
