@@ -13,7 +13,7 @@ from typing import Any, Literal
 from serving.records import Feedback, Hop, Message, ToolCall, Turn
 from serving.slots import Profile
 from traces.attribution.literals import folded
-from traces.attribution.outcomes import Outcome, verifier_failed
+from traces.attribution.outcomes import Outcome, verifier_failed, verifier_passed
 from traces.attribution.right_answer import FORM_OF_VERIFIER, Form, RightAnswer, right_answer
 from traces.verifiers.tool_call import call_problem, check_tool_call
 
@@ -111,8 +111,7 @@ class Case:
     @cached_property
     def passed(self) -> list[str]:
         """Names of the verifiers that passed it."""
-        done = (f for f in self.signals if f.kind == "verifier" and not verifier_failed(f))
-        return sorted({f.name for f in done})
+        return sorted({f.name for f in self.signals if f.kind == "verifier" and verifier_passed(f)})
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
