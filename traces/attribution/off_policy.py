@@ -12,9 +12,9 @@ one line. Pure numpy; `traces.attribution.logged_routes` reads the lake, `outcom
     ESS    (sum w)^2 / sum w^2                               (Kish)
 
 Intervals are of the influence function, summed by conversation. Weights make it skewed and its
-variance uncertain; a plain normal interval falls to 90% where few draws weigh much. So the quantiles are of Student's
-t with the degrees of freedom that the fourth moment leaves (Satterthwaite), taken through Hall's
-(1992) monotone cubic transformation, which removes the skewness.
+variance uncertain; a plain normal interval falls to 90% where few draws weigh much. So quantiles
+are of Student's t with the degrees of freedom that the fourth moment leaves (Satterthwaite), taken
+through Hall's (1992) monotone cubic transformation, which removes the skewness.
 
 No weight is ever clipped: that trades a bias nobody sees for a variance that everybody does.
 """
