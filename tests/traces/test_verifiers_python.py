@@ -154,6 +154,20 @@ def test_a_number_that_swallows_the_test_does_not_pass() -> None:
     assert check(code, "assert f(2) < 3").passed is False
 
 
+def test_a_set_that_swallows_the_test_does_not_pass() -> None:
+    code = "class E:\n    def __sub__(self, other): return set()\ndef f(n): return E()"
+
+    assert check(code, "assert f(2) - {1} == set()").passed is None
+
+
+@pytest.mark.parametrize("code", ["import os\ndef f(n): os._exit(0)", "import os\nos._exit(0)"])
+def test_tests_that_swallow_everything_do_not_swallow_the_end(code: str) -> None:
+    swallowing = "try: f(1)\nexcept: pass"
+
+    assert check("def f(n): raise ValueError", swallowing).passed is True
+    assert check(code, swallowing).passed is False
+
+
 def test_code_cannot_bend_the_tests_builtins() -> None:
     code = "def f(n): return 7\ndef all(parts): return True\n"
 

@@ -22,7 +22,7 @@ from traces.verifiers.sandbox import kernel
 from traces.verifiers.sandbox.confinement import confine, leave_the_machine
 from traces.verifiers.sandbox.limits import PRINTED_LIMIT_CHARS
 from traces.verifiers.sandbox.peer import TESTS, LineBroken, Peer
-from traces.verifiers.sandbox.stand_in import CannotCross
+from traces.verifiers.sandbox.stand_in import CannotCross, Verdictless
 
 NAMESPACES, FILTER = "namespaces", "filter"
 _DETAIL_CHARS = 160
@@ -67,8 +67,14 @@ def main(folder: str, mode: str) -> None:
         os._exit(0)
     order = json.load(sys.stdin)
     _hold(os.open("/dev/null", os.O_RDONLY), 0)
+    peer = Peer(from_code[0], to_code[1], trusts=False)
+    try:
+        peer.ask("len", "")
+    except LineBroken as error:
+        _say(verdict, {"refused": str(error)})
+        os._exit(0)
     _say(verdict, {"begun": True})
-    _say(verdict, _judge(Peer(from_code[0], to_code[1], trusts=False), **order))
+    _say(verdict, _judge(peer, **order))
     os._exit(0)
 
 
@@ -137,9 +143,11 @@ def _judge(peer: Peer, code: str, tests: str) -> dict[str, Any]:
             return _verdict(None, f"the code redefines what the tests use: {names}")
         space.update((name, value) for name, value in found.items() if name not in hidden)
         exec(program, space)  # noqa: S102 - what this is for
+        if Verdictless.last is not None:
+            raise Verdictless.last
     except CannotCross as error:
         return _verdict(None, str(error)[:_DETAIL_CHARS])
-    except LineBroken as error:
+    except Verdictless as error:
         return _verdict(False, f"ended before its tests did ({error})")
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error is not peer.raised:

@@ -18,7 +18,7 @@ from typing import Any
 
 from traces.verifiers.sandbox.acts import ACTS, BINARY, ORDER
 from traces.verifiers.sandbox.limits import MESSAGE_LIMIT_BYTES
-from traces.verifiers.sandbox.stand_in import CannotCross, StandIn, awaited, handle_of
+from traces.verifiers.sandbox.stand_in import CannotCross, StandIn, Verdictless, awaited, handle_of
 from traces.verifiers.sandbox.values import MUTABLE, PLAIN_BASES, decode, encode, renew
 
 _HEAD = struct.Struct("<I")
@@ -26,7 +26,7 @@ TESTS = "tests"
 """Name of the module that the tests run as."""
 
 
-class LineBroken(BaseException):
+class LineBroken(Verdictless):
     """The other process has ended, or talks nonsense."""
 
 

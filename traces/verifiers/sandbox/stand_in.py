@@ -2,8 +2,8 @@
 
 Against plain data a stand-in is compared by the plain data that its object is made of (a named
 tuple is a tuple, a counter a dict) and never by the object's own methods; an object made of none
-differs from all plain data, and what its arithmetic with plain numbers gives is no number to
-trust.
+differs from all plain data, and where its arithmetic with plain data gives plain data, that is
+nothing to trust.
 """
 
 import builtins
@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from traces.verifiers.sandbox.peer import Peer
 
 
-class CannotCross(BaseException):
+class Verdictless(BaseException):
+    """The tests cannot go on; remembered, for tests that swallow all exceptions."""
+
+    last: "Verdictless | None" = None
+
+    def __init__(self, reason: str) -> None:
+        """Remember itself as the last there was."""
+        super().__init__(reason)
+        Verdictless.last = self
+
+
+class CannotCross(Verdictless):
     """The tests do what cannot be carried over to the code, or what it could answer as it likes."""
 
 
@@ -136,8 +147,8 @@ def _binary(name: str, *, swapped: bool) -> Any:
             return act(other, mine) if swapped else act(mine, other)
         pair = (other, self) if swapped else (self, other)
         result = _peer(self).ask(name, *pair)
-        if number and type(other) is not StandIn and isinstance(result, int | float | complex):
-            raise CannotCross(f"an object of the code takes part in {name} as a number")
+        if type(other) is not StandIn and type(result) is not StandIn:
+            raise CannotCross(f"an object of the code takes part in {name} as plain data")
         return result
 
     return compute
