@@ -77,7 +77,7 @@ def attribute_stage(settings: Settings, progress: Progress | None = None) -> "At
     """Settle outcomes and blame."""
     from traces.attribute import attribute
 
-    return attribute(settings.home, profile_in_force(settings), progress)
+    return attribute(settings.home, profile_in_force(settings), progress, settings.attribution)
 
 
 def upkeep_stage(

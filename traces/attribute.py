@@ -23,6 +23,7 @@ from serving.slots import Profile
 from traces.attribution.apart import apart_sql
 from traces.attribution.blaming import blame_turns
 from traces.attribution.settling import settle_turns
+from traces.config import AttributionConfig
 from traces.storage.frugality import little_memory
 from traces.storage.lake import Lake
 from traces.storage.tables import TABLES
@@ -58,7 +59,12 @@ class AttributeReport(Record):
     snapshot_id: int
 
 
-def attribute(home: Path, profile: Profile, progress: Progress | None = None) -> AttributeReport:
+def attribute(
+    home: Path,
+    profile: Profile,
+    progress: Progress | None = None,
+    config: AttributionConfig | None = None,
+) -> AttributeReport:
     """Settle outcomes and blame for every turn of the lake of `home`.
 
     Raises:
@@ -79,7 +85,8 @@ def attribute(home: Path, profile: Profile, progress: Progress | None = None) ->
         # Settling is quick beside blaming: each counts for half.
         connection.execute("ATTACH ':memory:' AS judged")
         settle_turns(connection, at, lambda done: told(done // 2, total))
-        blame_turns(connection, profile, at, lambda done: told((total + done) // 2, total))
+        asked = config or AttributionConfig()
+        blame_turns(connection, profile, asked, at, lambda done: told((total + done) // 2, total))
         told(total, total)
         changed = lake.commit(_write)
         return _report(lake, profile, signals, changed)

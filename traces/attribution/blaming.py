@@ -1,26 +1,35 @@
 """Blame all turns that failed or are suspect, conversation by conversation.
 
+What the turn itself shows comes first, then what similar turns show, then what a replay of the
+turn found; all are asked anew at every attribution, so that late evidence counts.
+
 In: the tables of `traces.attribution.settling`, and the lake at the same snapshot. Out:
 `judged.blame`. The turns stream by; of a conversation its latest turns are kept, without hops.
 """
 
-# Table and column names come from our own declarations; values are bound.
-
+import json
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
 import duckdb
 
-from serving.records import Turn
+from serving.records import Feedback, Turn, content_id
 from serving.slots import Profile
 from traces.attribution.blame import Blame, Context, blame
 from traces.attribution.outcomes import UNVERIFIED
+from traces.attribution.pooled import Pool
+from traces.attribution.replay_rows import Replays
+from traces.attribution.replayed import from_replay
 from traces.attribution.settling import needs_blame
 from traces.bundles import TurnBundle, read_bundles
+from traces.config import AttributionConfig
 from traces.storage.tables import arrow_table
+from traces.verifiers.registry import reference_of
 
 _BATCH_ROWS = 5000
+_FETCH_ROWS = 1000
 _REASON_CHARS = 300
 _EARLIER_TURNS = 1000
 """How far back the words of a lost summary are looked for."""
@@ -36,23 +45,51 @@ _PICKED = """
               WHERE blamable)
           ORDER BY t.conversation_id, t.position, t.started_at, t.turn_id)
 """
+# A summary that was written anew replaces the one before.
+_SUMMARIES = """
+    SELECT p.turn_id, h.hop_id, json_extract_string(h.completion, '$.content')
+    FROM judged.picked p
+    JOIN (SELECT turn_id, unnest(hop_ids) AS hop_id, generate_subscripts(hop_ids, 1) AS place
+          FROM turns {at}) l USING (turn_id)
+    JOIN (SELECT hop_id, completion FROM hops {at}
+          WHERE role = 'summary' AND status = 'ok' AND completion IS NOT NULL) h USING (hop_id)
+    ORDER BY p.key, l.place
+"""
+
+_Summary = tuple[str, str]
+"""Id of the hop, and what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What is asked of every failed turn."""
+
+    profile: Profile
+    config: AttributionConfig
+    pool: Pool
+    replays: Replays
 
 
 def blame_turns(
-    connection: duckdb.DuckDBPyConnection, profile: Profile, at: str, done: Callable[[int], None]
+    connection: duckdb.DuckDBPyConnection,
+    profile: Profile,
+    config: AttributionConfig,
+    at: str,
+    done: Callable[[int], None],
 ) -> None:
     """Blame every turn that needs it; `at` and `done` are as in `settle_turns`."""
     connection.execute("CREATE TABLE judged.blame AS SELECT * FROM blame WHERE false")
     connection.execute(_PICKED)
-    reader = connection.cursor()
-    reader.execute("USE lake")
-    bundles = read_bundles(
-        reader, "SELECT key, turn_id, whole FROM judged.picked", outcomes="judged.outcomes", at=at
-    )
+    pool = Pool.of(connection, at, profile.router, config.cluster_similarity)
+    replays = Replays.of(connection, at, pool.cluster_of)
+    evidence = _Evidence(profile, config, pool, replays)
+    picked = "SELECT key, turn_id, whole FROM judged.picked"
+    bundles = read_bundles(_cursor(connection), picked, outcomes="judged.outcomes", at=at)
+    told = _with_summaries(bundles, _summaries(_cursor(connection), at))
     rows: list[Blame] = []
     seen = 0
-    for _, conversation in groupby(bundles, key=lambda b: b.turn.conversation_id):
-        for verdict in _verdicts(conversation, profile):
+    for _, conversation in groupby(told, key=lambda pair: pair[0].turn.conversation_id):
+        for verdict in _verdicts(conversation, evidence):
             seen += 1
             rows += [] if verdict is None else [verdict]
             if len(rows) >= _BATCH_ROWS:
@@ -62,29 +99,81 @@ def blame_turns(
     _append(connection, rows)
 
 
-def _verdicts(conversation: Iterator[TurnBundle], profile: Profile) -> Iterator[Blame | None]:
+def _cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    cursor = connection.cursor()
+    cursor.execute("USE lake")
+    return cursor
+
+
+def _summaries(cursor: duckdb.DuckDBPyConnection, at: str) -> Iterator[tuple[str, str, str]]:
+    cursor.execute(_SUMMARIES.format(at=at))
+    while rows := cursor.fetchmany(_FETCH_ROWS):
+        yield from rows
+
+
+def _with_summaries(
+    bundles: Iterator[TurnBundle], summaries: Iterator[tuple[str, str, str]]
+) -> Iterator[tuple[TurnBundle, _Summary | None]]:
+    """Pair each turn with the summary that was made of it; both come in the same order."""
+    head = next(summaries, None)
+    for bundle in bundles:
+        found: _Summary | None = None
+        while head is not None and head[0] == bundle.turn.turn_id:
+            found = head[1], head[2] or ""
+            head = next(summaries, None)
+        yield bundle, found
+
+
+def _verdicts(
+    conversation: Iterator[tuple[TurnBundle, _Summary | None]], evidence: _Evidence
+) -> Iterator[Blame | None]:
     """Yield a verdict for each turn; the one after it is part of the evidence."""
     earlier: deque[Turn] = deque(maxlen=_EARLIER_TURNS)
-    current = next(conversation, None)
-    while current is not None:
-        following = next(conversation, None)
+    summaries: dict[str, _Summary] = {}
+    pair = next(conversation, None)
+    while pair is not None:
+        current, summary = pair
+        pair = next(conversation, None)
         if needs_blame(current.turn, current.outcome):
-            later = () if following is None else ((following.turn, following.outcome),)
-            yield _verdict(current, Context(earlier, later), profile)
+            later = () if pair is None else ((pair[0].turn, pair[0].outcome),)
+            yield explain(current, Context(earlier, later, summaries), evidence)
         else:
             yield None
+        if len(earlier) == _EARLIER_TURNS:
+            summaries.pop(earlier[0].turn_id, None)
         earlier.append(current.turn)
-        current = following
+        if summary is not None:
+            summaries[current.turn.turn_id] = summary
 
 
-def _verdict(bundle: TurnBundle, context: Context, profile: Profile) -> Blame | None:
+def explain(bundle: TurnBundle, context: Context, evidence: _Evidence) -> Blame | None:
     """Return what is to be said of one turn; whatever a record holds, it stops no other."""
     if bundle.outcome.rule == UNVERIFIED:
         return _unknown(bundle, "its verifiers crashed, hung or could not judge")
     try:
-        return blame(bundle.turn, bundle.hops, bundle.outcome, context, profile)
+        return _explained(bundle, context, evidence)
     except Exception as error:
         return _unknown(bundle, f"the record cannot be explained: {type(error).__name__}: {error}")
+
+
+def _explained(bundle: TurnBundle, context: Context, evidence: _Evidence) -> Blame | None:
+    turn, outcome = bundle.turn, bundle.outcome
+    found = blame(turn, bundle.hops, outcome, context, evidence.profile)
+    if found is None:
+        return None
+    found = evidence.pool.adjust(found, turn, outcome)
+    rows = evidence.replays.rows(turn.turn_id)
+    if not rows:
+        return found
+    signals = [Feedback.model_validate(raw) for raw in json.loads(outcome.signals)]
+    reference = reference_of(turn, bundle.hops, signals)
+    if reference is None:
+        # What the replay was checked against is gone, and its counts with it.
+        return found
+    return from_replay(
+        found, rows, turn, bundle.hops, outcome, evidence.profile, evidence.config.false_router,
+        reference=content_id(reference), similar=evidence.replays.similar(turn.turn_id),
+    )  # fmt: skip
 
 
 def _unknown(bundle: TurnBundle, reason: str) -> Blame:
