@@ -269,6 +269,21 @@ CASES: tuple[BlameCase, ...] = (
         {"request": "Light, please."},
     ),
     BlameCase(
+        "an earlier answer may have been wrong already", ("unknown", None, "underspecified", None),
+        (light("kitchen"),), (ROUTE, SENT), {"request": "Light where you said."},
+        (told("L0", "Where am I?", "In the attic."),),
+    ),
+    BlameCase(
+        "what a slot says of a tool's result is its own business",
+        ("adapter:L1", None, "other_verifier", 1), (short("14", "short_answer"),),
+        spoken('{"lamps": 14}', "Those were 77 lamps."),
+    ),
+    BlameCase(
+        "a call that no tool takes is not", ("router:L0", "L0", "foreign_verifier", 0),
+        (short("14", "short_answer"),),
+        (ROUTE, home("7 plus 7?", answer=calls("light", lamps=7))), {"request": "7 plus 7?"},
+    ),
+    BlameCase(
         "the request points at nothing", ("user", None, "vague", 1),
         (short("Oslo", "short_answer"),),
         (ROUTE, hop(slot="L0", messages=(user("What is the capital of that country?"),))),

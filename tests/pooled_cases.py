@@ -6,7 +6,7 @@ from typing import Any
 from trace_records import hop, turn_of
 
 from traces.attribution.blame import Blame
-from traces.attribution.pooled import POOLED, Kin, Rule, Tally
+from traces.attribution.pooled_rules import POOLED, Kin, Rule, Tally
 
 
 @dataclass(frozen=True)

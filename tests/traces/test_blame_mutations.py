@@ -9,7 +9,7 @@ from blame_cases import CASES, BlameCase
 from pooled_cases import POOLED_CASES, PooledCase
 
 from traces.attribution.case import Case, Claim
-from traces.attribution.pooled import POOLED, Kin
+from traces.attribution.pooled_rules import POOLED, Kin
 from traces.attribution.structure import RULES
 
 NAMES = [name for name, _ in RULES]

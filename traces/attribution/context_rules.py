@@ -93,8 +93,9 @@ def underspecified(case: Case) -> Claim | None:
     if not absent:
         return None
     evidence = f"the right answer needs {absent[0]!r}, and nothing that {case.turn.slot} saw has it"
-    # An earlier answer that was wrong already looks the same.
-    doubt = 0.6 if _others(case) else 1.0
+    if case.earlier and _BACK.search(case.turn.request):
+        return case.abstain(f"{evidence}; what it points back to may have been wrong already")
+    doubt = 0.8 if _others(case) else 1.0
     return Claim("user", evidence, hop=case.answers[0].hop_id, factor=doubt)
 
 

@@ -12,9 +12,8 @@ intervals are apart. The turn itself never counts: it was looked at because it f
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
 
 import duckdb
 
@@ -23,6 +22,7 @@ from traces.attribution.blame import Blame
 from traces.attribution.clusters import Clusters
 from traces.attribution.literals import folded
 from traces.attribution.outcomes import Outcome
+from traces.attribution.pooled_rules import HABIT, MIN_SLOT, POOLED, Kin, Tally
 
 MAX_JUDGED = 40_000
 """Judged turns that a pool is made from, drawn by hash."""
@@ -33,87 +33,26 @@ MIN_JUDGED = 40
 SIMILARITY = 0.35
 """Cosine from which on requests are similar: on the task world's traffic groups hold one slot's
 requests, and seven of eight requests are in groups of ten and more."""
-_MIN_SLOT = 8
-"""Turns of a slot among similar ones, at least, for its success to count."""
-_MIN_EACH = 5
-_HABIT = 0.8
-"""Share of similar requests that one slot takes, from which on it is where they belong."""
+_MIN_NAMING = 50
+"""Similar requests, at least, for their words to tell which ones name something."""
 _RARE = 0.02
 """Share of all requests that have a word, up to which it names something."""
+_RARE_HERE = 0.1
+"""The same among similar requests."""
+_POINTING = frozenset(
+    word
+    for line in (
+        "it that this them those these there one ones thing things something someone somewhere",
+        "anything some any other which what 它 这 那 这个 那个 某 某个",
+    )
+    for word in line.split()
+)
+"""Words that name nothing, however rare they are."""
 _BATCH = 5000
 _WORD = re.compile(r"\w+")
-_Z = 1.959964
 
 Judged = tuple[str, str, str, str | None, bool]
 """Turn id, request, slot, version and success of one judged turn, in order of time."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Successes among turns."""
-
-    turns: int = 0
-    successes: int = 0
-
-    def add(self, success: bool) -> None:
-        """Count one more turn."""
-        self.turns += 1
-        self.successes += success
-
-    @property
-    def rate(self) -> float:
-        """Share of successes."""
-        return self.successes / self.turns if self.turns else 0.0
-
-    @property
-    def low(self) -> float:
-        """Lower end of Wilson's interval; 0 without turns."""
-        return wilson(self.successes, self.turns)[0]
-
-    @property
-    def high(self) -> float:
-        """Upper end of Wilson's interval; 1 without turns."""
-        return wilson(self.successes, self.turns)[1]
-
-    def without_failure(self) -> "Tally":
-        """Return the tally without one failed turn."""
-        return Tally(max(self.turns - 1, self.successes), self.successes)
-
-
-def wilson(successes: int, turns: int, z: float = _Z) -> tuple[float, float]:
-    """Return Wilson's score interval (JASA 22, 1927), 95 % by default."""
-    if turns == 0:
-        return 0.0, 1.0
-    rate, extra = successes / turns, z * z / turns
-    middle = rate + extra / 2
-    half = z * sqrt(rate * (1 - rate) / turns + extra / (4 * turns))
-    return max(0.0, (middle - half) / (1 + extra)), min(1.0, (middle + half) / (1 + extra))
-
-
-@dataclass(frozen=True, slots=True)
-class Kin:
-    """What similar requests tell of one failed turn; the turn itself does not count."""
-
-    blame: Blame
-    turn: Turn
-    here: Tally
-    """The slot that answered, among similar requests."""
-    version: Tally
-    """The version that answered, among similar requests."""
-    predecessor: Tally
-    """The version that the slot had before, among similar requests."""
-    version_overall: Tally
-    predecessor_overall: Tally
-    away: Tally
-    """The slot among requests that belong to others."""
-    others: Mapping[str, Tally]
-    """The other slots among similar requests."""
-    names: bool
-    """Whether the request has a word that names something."""
-    naming: Tally
-    """Successful similar requests, and how many of them have one."""
-    router: str | None = None
-    """The slot that routes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +72,8 @@ class Pool:
     labels: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Slots seen in each cluster."""
     naming: Mapping[int, Tally] = field(default_factory=dict)
-    common: frozenset[str] = frozenset()
-    """Words that too many requests have to name anything."""
+    common: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """Words of each larger cluster that too many requests have to name anything."""
     router: str | None = None
     """The slot that routes."""
 
@@ -191,11 +130,19 @@ class Pool:
         labels: dict[int, tuple[str, ...]] = defaultdict(tuple)
         for number, slot in slots:
             labels[number] += (slot,)
-        common = _common_words([row[1] for row in judged])
+        by_number: dict[int, list[str]] = defaultdict(list)
+        for row, number in zip(judged, numbers, strict=True):
+            by_number[number].append(row[1])
+        everywhere = _common_words([row[1] for row in judged], _RARE)
+        common = {
+            number: everywhere & _common_words(requests, _RARE_HERE)
+            for number, requests in by_number.items()
+            if len(requests) >= _MIN_NAMING
+        }
         naming: dict[int, Tally] = defaultdict(Tally)
-        for (_, request, _, _, success), number in zip(judged, numbers, strict=True):
-            if success:
-                naming[number].add(_names(request, common))
+        for row, number in zip(judged, numbers, strict=True):
+            if row[4] and number in common:
+                naming[number].add(_names(row[1], common[number]))
         return cls(
             cluster_of,
             frozenset(row[0] for row in judged),
@@ -240,19 +187,24 @@ class Pool:
             predecessor_overall=self.overall.get((slot, before), Tally()),
             away=self.away.get(slot, Tally()),
             others={s: self.slots[number, s] for s in self.labels.get(number, ()) if s != slot},
-            names=_names(turn.request, self.common),
+            names=_names(turn.request, self.common.get(number, frozenset())),
             naming=self.naming.get(number, Tally()),
             router=self.router,
         )
 
 
 def _names(request: str, common: frozenset[str]) -> bool:
-    return any(word not in common for word in _WORD.findall(folded(request)))
+    """Whether a request has a word that names something."""
+    return any(word not in common and word not in _POINTING for word in _words(request))
 
 
-def _common_words(requests: Sequence[str]) -> frozenset[str]:
-    counts = Counter(word for text in requests for word in set(_WORD.findall(folded(text))))
-    return frozenset(w for w, count in counts.items() if count > _RARE * len(requests))
+def _words(request: str) -> set[str]:
+    return set(_WORD.findall(folded(request)))
+
+
+def _common_words(requests: Sequence[str], share: float) -> frozenset[str]:
+    counts = Counter(word for text in requests for word in _words(text))
+    return frozenset(word for word, count in counts.items() if count > share * len(requests))
 
 
 def _away(slots: Mapping[tuple[int, str], Tally]) -> dict[str, Tally]:
@@ -263,7 +215,7 @@ def _away(slots: Mapping[tuple[int, str], Tally]) -> dict[str, Tally]:
     homes = {
         number: slot
         for (number, slot), tally in slots.items()
-        if tally.turns >= max(_MIN_SLOT, _HABIT * totals[number])
+        if tally.turns >= max(MIN_SLOT, HABIT * totals[number])
     }
     away: dict[str, Tally] = defaultdict(Tally)
     for (number, slot), tally in slots.items():
@@ -282,116 +234,3 @@ def _predecessors(judged: Sequence[Judged]) -> dict[tuple[str, str | None], str 
             before[slot, digest] = latest.get(slot, "")
             latest[slot] = digest
     return before
-
-
-Rule = Callable[[Kin], Blame | None]
-
-_SURE = frozenset({"own_verifier", "malformed", "altered", "broken_call"})
-"""Rules whose evidence is that the request was the answering slot's business."""
-
-
-def as_good_here(kin: Kin) -> Blame | None:
-    """The router is blamed, but the slot does as well with such requests as the one named."""
-    right = kin.others.get(kin.blame.right_slot or "", Tally())
-    if kin.blame.klass != "router" or kin.here.turns < _MIN_SLOT:
-        return None
-    if kin.here.low < min(0.5, right.low) or kin.here.rate < right.rate - 0.1:
-        return None
-    evidence = f"{kin.turn.slot} does as well with such requests ({_of(kin.here)})"
-    return _changed(kin, "unknown", 0.0, evidence)
-
-
-def better_elsewhere(kin: Kin) -> Blame | None:
-    """Another slot succeeds significantly more with such requests, or always gets them."""
-    blame, turn = kin.blame, kin.turn
-    if turn.decision != "routed" or blame.rule in _SURE or not kin.others:
-        return None
-    if blame.klass not in ("adapter", "unknown") and blame.rule != "retried_elsewhere":
-        return None
-    best = max(sorted(kin.others), key=lambda slot: kin.others[slot].low)
-    there = kin.others[best]
-    total = kin.here.turns + sum(tally.turns for tally in kin.others.values())
-    mine = kin.here
-    if mine.turns < _MIN_EACH and there.turns >= _HABIT * (total + 1):
-        mine = kin.away
-    if there.turns < _MIN_SLOT or mine.turns < _MIN_EACH or there.low <= mine.high:
-        return None
-    evidence = f"{best} succeeds with such requests ({_of(there)}), {turn.slot} does not"
-    return _changed(kin, "router", 0.8, f"{evidence} ({_of(mine)})", right_slot=best)
-
-
-def names_nothing(kin: Kin) -> Blame | None:
-    """Similar requests that succeeded name something, and this one does not."""
-    told = kin.naming
-    if kin.blame.klass != "adapter" or kin.names or kin.blame.rule in ("broken_call", "altered"):
-        return None
-    if told.turns < _MIN_SLOT or told.low < 0.7:
-        return None
-    evidence = f"similar requests that succeeded name something ({_of(told)}), this one does not"
-    return _changed(kin, "user", 0.7, evidence)
-
-
-def nobody_succeeds(kin: Kin) -> Blame | None:
-    """Every slot that tried such requests failed: no adapter's in particular."""
-    tried = [kin.here, *kin.others.values()]
-    tried = [tally for tally in tried if tally.turns >= _MIN_EACH]
-    if kin.blame.klass not in ("adapter", "router") or len(tried) < 2:
-        return None
-    if any(tally.high > 0.45 or tally.successes for tally in tried):
-        return None
-    tally = Tally(sum(t.turns for t in tried), 0)
-    return _changed(
-        kin, kin.blame.klass, 0.5 * kin.blame.confidence, f"no slot succeeds here ({_of(tally)})"
-    )
-
-
-def worse_version(kin: Kin) -> Blame | None:
-    """The version does significantly worse than its predecessor, here or everywhere."""
-    if kin.blame.klass != "adapter":
-        return None
-    pairs = (kin.version, kin.predecessor), (kin.version_overall, kin.predecessor_overall)
-    for now, before in pairs:
-        if min(now.turns, before.turns) >= _MIN_SLOT and now.high < before.low:
-            sure = 1 - 0.5 * (1 - kin.blame.confidence)
-            evidence = f"this version succeeds in {_of(now)}, its predecessor in {_of(before)}"
-            return _changed(kin, "adapter", min(sure, 0.97), evidence)
-    return None
-
-
-def succeeds_here(kin: Kin) -> Blame | None:
-    """The version nearly always succeeds with such requests: a slip, or something else."""
-    if kin.blame.klass != "adapter" or kin.version.low < 0.9:
-        return None
-    evidence = f"the same version nearly always succeeds with such requests ({_of(kin.version)})"
-    return _changed(kin, "adapter", 0.7 * kin.blame.confidence, evidence)
-
-
-POOLED: tuple[tuple[str, Rule], ...] = (
-    ("as_good_here", as_good_here),
-    ("better_elsewhere", better_elsewhere),
-    ("names_nothing", names_nothing),
-    ("nobody_succeeds", nobody_succeeds),
-    ("worse_version", worse_version),
-    ("succeeds_here", succeeds_here),
-)
-"""Name and function, in the order in which they are asked; the first to speak decides."""
-
-
-def _of(tally: Tally) -> str:
-    return f"{tally.successes} of {tally.turns}"
-
-
-def _changed(
-    kin: Kin, klass: str, confidence: float, evidence: str, right_slot: str | None = None
-) -> Blame:
-    """Return the blame with what similar turns say; another class has another culprit."""
-    blame = kin.blame
-    update: dict[str, object] = {
-        "confidence": round(confidence, 3),
-        "evidence": f"{blame.evidence}; {evidence}",
-    }
-    if klass != blame.klass:
-        slot = kin.router if klass == "router" else None
-        update |= {"klass": klass, "slot": slot, "right_slot": right_slot, "hop_id": None}
-        update |= {"method": "pooled"}
-    return blame.model_copy(update=update)

@@ -18,7 +18,7 @@ def foreign_verifier(case: Case) -> Claim | None:
     owners = [case.owners(name) for name in case.failed]
     if not owners or any(not slots or case.turn.slot in slots for slots in owners):
         return None
-    if case.exchanges and all(FORM_OF_VERIFIER.get(name) == "text" for name in case.failed):
+    if _narrated(case) and all(FORM_OF_VERIFIER.get(name) == "text" for name in case.failed):
         return None
     right = {slot for slots in owners for slot in slots}
     names = ", ".join(case.failed)
@@ -85,6 +85,11 @@ def retried_elsewhere(case: Case) -> Claim | None:
         return None
     evidence = f"the same request, asked again, was answered well by {following.slot}"
     return _wrong_slot(case, evidence, [str(following.slot)])
+
+
+def _narrated(case: Case) -> bool:
+    """Whether the slot made a call that a tool takes, and put the result in words."""
+    return case.call_fault is None and any(each.seen is not None for each in case.exchanges)
 
 
 def _own_business(case: Case) -> bool:
