@@ -105,4 +105,5 @@ def _adapter(case: Case, evidence: str) -> Claim:
     if liked:
         evidence += "; the user's thumb was up"
     hop = case.answers[-1 if case.called_as_expected else 0]
-    return Claim("adapter", evidence, case.turn.slot, hop=hop.hop_id, factor=0.75 if liked else 1.0)
+    factor = 0.75 if liked else 1.0
+    return Claim("adapter", evidence, case.turn.slot, hop=case.id_of(hop), factor=factor)

@@ -111,6 +111,7 @@ def blame(
 def _case(
     turn: Turn, hops: Sequence[Hop], outcome: Outcome, context: Context, profile: Profile
 ) -> Case:
+    whole = len(hops) == len(turn.hop_ids)
     return Case(
         turn=turn,
         hops=standing(hops),
@@ -121,6 +122,7 @@ def _case(
         later=context.later,
         summaries=context.summaries,
         profile=profile,
+        ids={id(h): hop_id for h, hop_id in zip(hops, turn.hop_ids, strict=True)} if whole else {},
     )
 
 

@@ -62,6 +62,8 @@ class Case:
     summaries: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Of earlier turns: the id of the summary hop and what it said."""
     profile: Profile = field(kw_only=True)
+    ids: Mapping[int, str] = field(default_factory=dict, kw_only=True)
+    """Ids of the hops by their place in memory, where the turn names them all."""
 
     @cached_property
     def answers(self) -> tuple[Hop, ...]:
@@ -158,6 +160,10 @@ class Case:
         """Return what a slot's answers look like, by its verifiers; none where that is open."""
         owned = [s.verifiers for s in self.profile.slots if s.name == slot]
         return {FORM_OF_VERIFIER[v] for each in owned for v in each if v in FORM_OF_VERIFIER}
+
+    def id_of(self, hop: Hop) -> str:
+        """Return a hop's id: the turn knows it, and to work it out anew takes long."""
+        return self.ids.get(id(hop)) or hop.hop_id
 
     def abstain(self, reason: str) -> Claim:
         """Say that nothing can be said, and why."""

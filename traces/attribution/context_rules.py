@@ -96,7 +96,7 @@ def underspecified(case: Case) -> Claim | None:
     if case.earlier and _BACK.search(case.turn.request):
         return case.abstain(f"{evidence}; what it points back to may have been wrong already")
     doubt = 0.8 if _others(case) else 1.0
-    return Claim("user", evidence, hop=case.answers[0].hop_id, factor=doubt)
+    return Claim("user", evidence, hop=case.id_of(case.answers[0]), factor=doubt)
 
 
 def vague(case: Case) -> Claim | None:
@@ -112,7 +112,7 @@ def vague(case: Case) -> Claim | None:
     if found is None or any(stands_in(folded(x.text), case.seen) for x in case.right.literals):
         return None
     evidence = f"the request points at something that nobody named: {found[0].strip()!r}"
-    return Claim("user", evidence, hop=case.answers[0].hop_id)
+    return Claim("user", evidence, hop=case.id_of(case.answers[0]))
 
 
 def _needed(case: Case) -> Iterator[tuple[Literal, bool]]:

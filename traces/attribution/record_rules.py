@@ -37,7 +37,7 @@ def engine_failed(case: Case) -> Claim | None:
     for hop in bad:
         what = "engine call failed" if hop.status == "engine_error" else "stream broke"
         evidence = f"the {hop.role} {what}: {hop.error or 'no reason given'}"
-        return Claim("fallback", evidence, hop=hop.hop_id)
+        return Claim("fallback", evidence, hop=case.id_of(hop))
     return None
 
 
@@ -47,7 +47,7 @@ def fallback_slot(case: Case) -> Claim | None:
         return None
     own = [name for name in case.failed if case.turn.slot in case.owners(name)]
     evidence = "the slot was chosen by an engine or pool fallback, not by the router"
-    hop = case.answers[0].hop_id if case.answers else None
+    hop = case.id_of(case.answers[0]) if case.answers else None
     if own:
         evidence += f"; verifier {', '.join(own)} is that slot's own business"
     return Claim("fallback", evidence, hop=hop, factor=0.6 if own else 1.0)
@@ -58,7 +58,7 @@ def base_answered(case: Case) -> Claim | None:
     if case.turn.slot != BASE_SLOT:
         return None
     why = ", for the router was not sure enough" if case.turn.decision == "unsure" else ""
-    hop = case.answers[0].hop_id if case.answers else None
+    hop = case.id_of(case.answers[0]) if case.answers else None
     return Claim("fallback", f"the base model answered{why}", hop=hop)
 
 

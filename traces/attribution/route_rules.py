@@ -118,7 +118,7 @@ def _wrong_slot(
         case "sticky":
             return case.abstain(f"a pending tool call chose the slot, no router did: {evidence}")
         case _:
-            hop = case.route.hop_id if case.route is not None else None
+            hop = case.id_of(case.route) if case.route is not None else None
             return Claim("router", evidence, case.profile.router, right_slot, hop, factor)
 
 

@@ -10,28 +10,11 @@ from serving.records import canonical_json
 from traces.attribution.case import Case, Claim, Exchange, tools_of
 from traces.attribution.literals import folded, in_substance, literals_of, stands_in
 from traces.verifiers.tool_call import call_problem
+from traces.verifiers.tool_result import tool_error
 
 _DAMAGED = 0.02
 """Share of characters that no text has."""
 _CONTROL = {chr(code) for code in range(32)} - {"\t", "\n", "\r", "\x1b"} | {"\ufffd"}
-
-
-def tool_error(content: str) -> str | None:
-    """Return what a tool result says went wrong: `Error...`, `{"error": ...}` or `"ok": false`.
-
-    `traces.analytics.tool_views` has the same rule in SQL.
-    """
-    if content.startswith("Error"):
-        return content[:200]
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    if value.get("error"):
-        return str(value["error"])[:200]
-    return "ok is false" if value.get("ok") is False else None
 
 
 def tool_reported(case: Case) -> Claim | None:
@@ -39,7 +22,7 @@ def tool_reported(case: Case) -> Claim | None:
     for each in _right_calls(case):
         error = tool_error(each.result)
         if error is not None:
-            return _tool(each, f"a tool result reports an error: {error}")
+            return _tool(case, each, f"a tool result reports an error: {error}")
     return None
 
 
@@ -48,7 +31,7 @@ def tool_damaged(case: Case) -> Claim | None:
     for each in _right_calls(case):
         problem = damage(each.result)
         if problem is not None and each.seen is not None:
-            return _tool(each, f"the result of {each.call.name} is {problem}")
+            return _tool(case, each, f"the result of {each.call.name} is {problem}")
     return None
 
 
@@ -84,7 +67,7 @@ def tool_contradicted(case: Case) -> Claim | None:
             continue
         evidence = f"the same call of {each.call.name} gave another result elsewhere"
         evidence += ", which the right answer agrees with" if better else ""
-        return _tool(each, evidence, factor=1.0 if better else 0.7)
+        return _tool(case, each, evidence, factor=1.0 if better else 0.7)
     return None
 
 
@@ -101,7 +84,7 @@ def tool_untrue(case: Case) -> Claim | None:
         repeated = [word for word in said if stands_in(word, result) and word not in case.given]
         if each.seen is not None and repeated:
             evidence = f"the answer repeats {repeated[0]!r} from {each.call.name}, and nothing that"
-            return _tool(each, f"{evidence} it was given says what is right")
+            return _tool(case, each, f"{evidence} it was given says what is right")
     return None
 
 
@@ -110,7 +93,7 @@ def call_undone(case: Case) -> Claim | None:
     judged = [name for name in case.failed if name == "tool_call"]
     if not judged or not case.called_as_expected or not case.exchanges:
         return None
-    return _tool(case.exchanges[0], "the call was as expected, and what came of it was not")
+    return _tool(case, case.exchanges[0], "the call was as expected, and what came of it was not")
 
 
 def _expected(case: Case) -> list[str]:
@@ -154,6 +137,6 @@ def _canonical(arguments: str) -> str:
         return arguments
 
 
-def _tool(each: Exchange, evidence: str, factor: float = 1.0) -> Claim:
+def _tool(case: Case, each: Exchange, evidence: str, factor: float = 1.0) -> Claim:
     hop = each.seen or each.made
-    return Claim("tool", evidence, hop=hop.hop_id, factor=factor)
+    return Claim("tool", evidence, hop=case.id_of(hop), factor=factor)
