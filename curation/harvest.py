@@ -29,6 +29,7 @@ from curation.examples import (
 )
 from serving.records import Hop, Message
 from serving.slots import Profile
+from traces.attribution.outcomes import ENGINE
 from traces.joins.standing import SUPERSEDED, standing
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ def _turn_refusal(bundle: "TurnBundle", slot: str, profile: Profile) -> str | No
     turn, outcome = bundle.turn, bundle.outcome
     if slot != profile.router and turn.slot is not None and turn.slot != slot:
         return reasons.OTHER_SLOT
+    if outcome.rule == ENGINE:
+        return reasons.ENGINE_FAILED
     if turn.status != "ok" or turn.slot is None:
         return reasons.TURN_FAILED
     if turn.canary or any(hop.canary for hop in bundle.hops):
@@ -139,6 +142,9 @@ def _answer_picks(bundle: "TurnBundle", slot: str, config: CurationConfig) -> li
     if outcome.success:
         source: Source = "verified" if outcome.tier == "A" else "thumb"
         return [_Pick(hop, hop.completion, source, "answer") for hop in hops]
+    if outcome.truncated:
+        # What is missing may only have been cut: no failure of the adapter.
+        return reasons.TRUNCATED
     refused = _blame_refusal(bundle.blame, "adapter", config)
     if refused is not None:
         return refused

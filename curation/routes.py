@@ -22,7 +22,7 @@ from curation.examples import normalise
 from curation.split import Groups
 from serving.records import Feedback, content_id
 from serving.slots import Profile
-from traces.attribution.outcomes import verifier_failed
+from traces.attribution.outcomes import ENGINE, verifier_failed
 
 if TYPE_CHECKING:
     from traces.read import TurnBundle
@@ -128,6 +128,8 @@ def route_row(bundle: "TurnBundle", profile: Profile, config: CurationConfig) ->
             if blame.right_slot not in profile.labels or blame.right_slot == turn.slot:
                 return reasons.RIGHT_SLOT_UNKNOWN
             right = str(blame.right_slot)
+        elif bundle.outcome.truncated:
+            return reasons.TRUNCATED
         elif blame.klass != "adapter" or not _failed_its_own_business(bundle, profile):
             return reasons.BLAMED_ON[blame.klass]
     return RouteRow(
@@ -143,6 +145,8 @@ def route_row(bundle: "TurnBundle", profile: Profile, config: CurationConfig) ->
 
 def _refusal(bundle: "TurnBundle", profile: Profile) -> str | None:
     turn, outcome = bundle.turn, bundle.outcome
+    if outcome.rule == ENGINE:
+        return reasons.ENGINE_FAILED
     if turn.status != "ok" or turn.slot is None or not turn.request.strip():
         return reasons.TURN_FAILED
     if turn.canary or any(hop.canary for hop in bundle.hops):

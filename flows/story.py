@@ -82,6 +82,8 @@ def tell_attribute(report: "AttributeReport") -> None:
     """Tell who is responsible."""
     tell(f"ATTRIBUTE {report.turns} turns: {_counts(report.outcomes)}")
     tell(f"          blame of what failed: {_counts(report.blame) or 'none'}")
+    if report.apart:
+        tell(f"          no failures of who serves: {_counts(report.apart)}")
     worst = sorted(report.by_slot, key=lambda name: _by_harm(report.by_slot[name]))
     for slot in sorted(worst[:_SLOTS]):
         n = report.by_slot[slot]

@@ -17,6 +17,7 @@ from flows.message_page import Cuts, flat, message_lines, said
 from serving.records import Hop, Message, short_digest
 
 if TYPE_CHECKING:
+    from traces.bundles import TurnBundle
     from traces.lookup import TurnStory
 
 _LABEL = 10
@@ -73,6 +74,19 @@ def _head(story: "TurnStory", cuts: Cuts) -> Iterator[Text]:
         sure = f", confidence {blame.confidence:.2f}: {blame.evidence}"
         right = f"; {blame.right_slot} should have answered" if blame.right_slot else ""
         yield _labelled("blame", (blame.label, "bold red"), sure + right)
+        yield _labelled("", f"found by {', '.join(_found_by(story.bundle))}")
+
+
+def _found_by(bundle: "TurnBundle") -> Iterator[str]:
+    """Yield what decided the blame, the call it rests on, and what a replay said."""
+    assert bundle.blame is not None
+    blame = bundle.blame
+    yield blame.method + (f" ({blame.rule})" if blame.rule else "")
+    for number, hop in enumerate(bundle.hops, 1):
+        if blame.hop_id is not None and hop.hop_id == blame.hop_id:
+            yield f"decisive call {number}: {hop.role} by {hop.served_name or hop.model}"
+    if blame.verdict is not None:
+        yield f"verdict of the replay: {blame.verdict}"
 
 
 def _route(story: "TurnStory") -> Iterator[Text]:
@@ -99,6 +113,8 @@ def _outcome(story: "TurnStory", cuts: Cuts) -> Iterator[Text]:
     yield _labelled("outcome", (words, style), f" ({outcome.rule}{tier})")
     for signal in json.loads(outcome.signals):
         yield _labelled("", _signal(signal, cuts))
+    if outcome.truncated:
+        yield _labelled("", "an answer was cut at its token limit")
     if outcome.correction is not None:
         yield _labelled("wanted", said(outcome.correction, cuts, _LABEL))
 

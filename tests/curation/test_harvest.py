@@ -38,6 +38,10 @@ def only(turn: TurnBundle, slot: str = "L2"):
     return candidate.example
 
 
+def with_outcome(turn: TurnBundle, **fields) -> TurnBundle:
+    return replace(turn, outcome=turn.outcome.model_copy(update=fields))
+
+
 def tool_turn(**fields) -> TurnBundle:
     """A tool call, its result, and the text after it."""
     call = calls("get_weather", city="Oslo")
@@ -139,6 +143,8 @@ REFUSED = [
     (bundle(status="failed"), reasons.TURN_FAILED),
     (bundle(status="abandoned"), reasons.TURN_FAILED),
     (bundle(slot=None, hops=[]), reasons.TURN_FAILED),
+    (with_outcome(bundle(status="failed"), rule="engine"), reasons.ENGINE_FAILED),
+    (with_outcome(edited(), truncated=True), reasons.TRUNCATED),
     (bundle(canary=True), reasons.CANARY),
     (bundle(hops=[hop("L2", [user("a")], says("b"), canary=True)]), reasons.CANARY),
     (bundle(success=None, tier=None), reasons.NO_OUTCOME),
@@ -193,11 +199,6 @@ def test_a_turn_that_teaches_the_router_nothing_says_why(turn, reason):
 
 def test_confidence_at_the_threshold_is_enough():
     assert from_turn(edited(blame=blamed("adapter", "L2", CONFIG.min_confidence))).candidates
-
-
-def test_a_truncated_answer_may_be_corrected():
-    cut = hop("L2", [user("a")], says("b"), finish_reason="length")
-    assert only(edited(hops=[cut])).source == "edit"
 
 
 def test_a_hop_left_out_of_a_used_turn_is_counted():

@@ -1,15 +1,17 @@
 """Views on what became of turns: success rates with intervals, tasks, conversations, blame.
 
-Turns that were asked again are in none of them, and turns that nobody judged are
-counted apart from the rates. Intervals are Wilson's at 95 % (E. B. Wilson, JASA
-22, 1927): they hold near 0 and 1 and for a handful of turns, where the normal
-approximation does not.
+Turns that were asked again are in none of them. Turns that nobody judged, canary traffic,
+engine errors and answers cut at their token limit are counted apart from the rates: they
+are no failures of the model that serves, see `traces.attribution.apart`. Intervals are
+Wilson's at 95 % (E. B. Wilson, JASA 22, 1927): they hold near 0 and 1 and for a handful of
+turns, where the normal approximation does not.
 """
 
 # Everything put into these texts is declared here.
 # ruff: noqa: S608
 
 from traces.analytics.view import Macro, View
+from traces.attribution.apart import apart_sql
 
 _Z = "1.959963984540054"
 """97.5 % quantile of the normal distribution."""
@@ -37,10 +39,16 @@ MACROS = (
 _JUDGED = """FROM turns t LEFT JOIN outcomes o USING (turn_id)
         WHERE o.rule IS DISTINCT FROM 'superseded'"""
 
-_COUNTS = """count(*) AS turns, count(o.success) AS judged,
-               count(*) FILTER (o.success) AS succeeded,
-               count(*) FILTER (NOT o.success) AS failed,
-               count(*) FILTER (o.success IS NULL) AS unjudged"""
+_APART = apart_sql()
+_COUNTS = f"""count(*) AS turns,
+               count(*) FILTER (NOT t.canary AND o.success IS NOT NULL AND {_APART} IS NULL)
+                   AS judged,
+               count(*) FILTER (NOT t.canary AND o.success) AS succeeded,
+               count(*) FILTER (NOT o.success AND {_APART} IS NULL) AS failed,
+               count(*) FILTER (NOT t.canary AND o.success IS NULL) AS unjudged,
+               count(*) FILTER (t.canary) AS canary,
+               count(*) FILTER ({_APART} = 'engine') AS engine_errors,
+               count(*) FILTER ({_APART} = 'truncated') AS truncated"""
 
 _RATE = """succeeded / nullif(judged, 0) AS success_rate,
                wilson_low(succeeded, judged) AS low_95, wilson_high(succeeded, judged) AS high_95"""
@@ -51,7 +59,8 @@ def _success(name: str, doc: str, *columns: str) -> View:
     keys = ", ".join(f"t.{column}" for column in columns)
     return View(
         name,
-        f"{doc}: turns, those judged, success rate with its 95 % interval; asked-again left out.",
+        f"{doc}: turns, those judged, success rate with its 95 % interval; canary traffic, engine "
+        "errors and cut answers counted apart; asked-again left out.",
         f"""
         SELECT *, {_RATE}
         FROM (SELECT {keys}, {_COUNTS}
@@ -73,6 +82,16 @@ VIEWS = (
         "slot",
         "digest",
         "workload",
+    ),
+    View(
+        "v_success_of_canaries",
+        "Success of canary traffic by slot and version, which no other rate counts.",
+        f"""
+        SELECT *, {_RATE}
+        FROM (SELECT t.slot, t.digest, count(*) AS turns, count(o.success) AS judged,
+                     count(*) FILTER (o.success) AS succeeded
+              {_JUDGED} AND t.canary GROUP BY ALL)
+        """,
     ),
     View(
         "v_conversations",
@@ -117,9 +136,10 @@ VIEWS = (
     ),
     View(
         "v_blame",
-        "Failed or suspect turns by blame class, slot and the slot that should have answered.",
+        "Failed or suspect turns by blame class, slot, the slot that should have answered, what "
+        "found it and what a replay said.",
         """
-        SELECT b.klass, b.slot, b.right_slot, count(*) AS turns,
+        SELECT b.klass, b.slot, b.right_slot, b.method, b.verdict, count(*) AS turns,
                avg(b.confidence) AS mean_confidence
         FROM blame b GROUP BY ALL
         """,

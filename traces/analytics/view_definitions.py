@@ -22,7 +22,8 @@ VIEWS: tuple[View, ...] = (
                t.status, t.error, t.request, json_extract_string(t.answer, '$.content') AS answer,
                o.success, o.tier, o.rule,
                CASE WHEN b.slot IS NULL THEN b.klass ELSE b.klass || ':' || b.slot END AS blame,
-               b.confidence, b.evidence, b.right_slot
+               b.confidence, b.evidence, b.right_slot, b.method, b.verdict, b.hop_id, t.canary,
+               o.truncated
         FROM turns t LEFT JOIN outcomes o USING (turn_id) LEFT JOIN blame b USING (turn_id)
         """,
     ),

@@ -61,7 +61,7 @@ _Summary = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Evidence:
+class Evidence:
     """What is asked of every failed turn."""
 
     profile: Profile
@@ -82,7 +82,7 @@ def blame_turns(
     connection.execute(_PICKED)
     pool = Pool.of(connection, at, profile.router, config.cluster_similarity)
     replays = Replays.of(connection, at, pool.cluster_of)
-    evidence = _Evidence(profile, config, pool, replays)
+    evidence = Evidence(profile, config, pool, replays)
     picked = "SELECT key, turn_id, whole FROM judged.picked"
     bundles = read_bundles(_cursor(connection), picked, outcomes="judged.outcomes", at=at)
     told = _with_summaries(bundles, _summaries(_cursor(connection), at))
@@ -125,7 +125,7 @@ def _with_summaries(
 
 
 def _verdicts(
-    conversation: Iterator[tuple[TurnBundle, _Summary | None]], evidence: _Evidence
+    conversation: Iterator[tuple[TurnBundle, _Summary | None]], evidence: Evidence
 ) -> Iterator[Blame | None]:
     """Yield a verdict for each turn; the one after it is part of the evidence."""
     earlier: deque[Turn] = deque(maxlen=_EARLIER_TURNS)
@@ -146,7 +146,7 @@ def _verdicts(
             summaries[current.turn.turn_id] = summary
 
 
-def explain(bundle: TurnBundle, context: Context, evidence: _Evidence) -> Blame | None:
+def explain(bundle: TurnBundle, context: Context, evidence: Evidence) -> Blame | None:
     """Return what is to be said of one turn; whatever a record holds, it stops no other."""
     if bundle.outcome.rule == UNVERIFIED:
         return _unknown(bundle, "its verifiers crashed, hung or could not judge")
@@ -156,7 +156,7 @@ def explain(bundle: TurnBundle, context: Context, evidence: _Evidence) -> Blame 
         return _unknown(bundle, f"the record cannot be explained: {type(error).__name__}: {error}")
 
 
-def _explained(bundle: TurnBundle, context: Context, evidence: _Evidence) -> Blame | None:
+def _explained(bundle: TurnBundle, context: Context, evidence: Evidence) -> Blame | None:
     turn, outcome = bundle.turn, bundle.outcome
     found = blame(turn, bundle.hops, outcome, context, evidence.profile)
     if found is None:
