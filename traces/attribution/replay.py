@@ -106,7 +106,9 @@ async def replay(
     Lake.open(home, read_only=True).close()  # says so if there is none
     tally, stopped = _Tally(), None
     with Lake.open(home) as lake:
-        order, tally.left_out = choose(lake.connection, profile, config.samples)
+        order, tally.left_out = choose(
+            lake.connection, profile, config.samples, config.cluster_similarity
+        )
         jobs = Jobs(lake.connection, pool, profile, config, tools_offered(lake.connection))
         while order and stopped is None:
             group, order = await _next_group(jobs, order, config.replay_budget, tally)

@@ -2,13 +2,14 @@
 
 In: the lake. Out: turn ids in order, and why the others are left out. A replay tells most where
 the blame is in doubt, and matters most where the blame would train something. Of turns that ask
-the same of the same slot the first tells most, so that others of its kind come later.
+much the same of the same slot the first tells most, so that others of its kind come later.
 """
 
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -33,8 +34,7 @@ _MATTERS = {"router": 1.0, "adapter": 1.0, "unknown": 0.6, "summary": 0.3}
 # been replayed come last: there is nothing to ask unless their reference or the samples changed.
 _FAILED = """
     WITH failed AS (
-        SELECT t.turn_id, t.slot, lower(trim(regexp_replace(t.request, '\\s+', ' ', 'g'))) AS asked,
-               b.klass,
+        SELECT t.turn_id, t.slot, t.request, b.klass,
                CASE WHEN t.canary THEN $canary
                     WHEN t.status <> 'ok' OR t.slot IS NULL THEN $not_finished
                     WHEN o.truncated THEN $truncated
@@ -51,19 +51,20 @@ _FAILED = """
         WHERE o.success = false AND t.turn_id NOT IN ({superseded}))
 """
 _ORDER = """
-    SELECT turn_id FROM (
-        SELECT turn_id, replayed, doubt * {matters} / calls AS worth,
-               row_number() OVER (PARTITION BY slot, asked
-                                  ORDER BY replayed, worth DESC, turn_id) AS nth
-        FROM failed WHERE reason IS NULL)
-    ORDER BY replayed, worth / nth DESC, turn_id
+    SELECT turn_id, slot, request, replayed, doubt * {matters} / calls AS worth
+    FROM failed WHERE reason IS NULL ORDER BY replayed, worth DESC, turn_id
 """
+_COMPARED = 5000
+"""Turns, from the first on, that are compared with each other."""
 
 
 def choose(
-    connection: duckdb.DuckDBPyConnection, profile: Profile, samples: int
+    connection: duckdb.DuckDBPyConnection, profile: Profile, samples: int, similarity: float
 ) -> tuple[list[str], Counter[str]]:
-    """Return the failed turns to replay in order, and how many others there are by reason."""
+    """Return the failed turns to replay in order, and how many others there are by reason.
+
+    `similarity` is the cosine from which on requests are alike.
+    """
     failed = _FAILED.format(superseded=superseded_turns_sql())
     values: dict[str, Any] = {
         "canary": CANARY,
@@ -80,8 +81,26 @@ def choose(
         f"{failed} SELECT reason, count(*) FROM failed WHERE reason IS NOT NULL GROUP BY reason",
         values,
     ).fetchall()
-    order = connection.execute(failed + _ORDER.format(matters=_matters()), values).fetchall()
-    return [row[0] for row in order], Counter(dict(left_out))
+    found = connection.execute(failed + _ORDER.format(matters=_matters()), values).fetchall()
+    head = _spread(found[:_COMPARED], similarity)
+    return [*head, *(row[0] for row in found[_COMPARED:])], Counter(dict(left_out))
+
+
+def _spread(found: Sequence[tuple[str, str, str, bool, float]], similarity: float) -> list[str]:
+    """Return turns by what they are worth, of those alike each less than the one before."""
+    from traces.attribution.clusters import Clusters
+
+    if not found:
+        return []
+    texts = [request or " " for _, _, request, _, _ in found]
+    groups = Clusters.of(texts, similarity).assign(texts).tolist()
+    seen: Counter[tuple[str, object]] = Counter()
+    ranked = []
+    for (turn_id, slot, request, replayed, worth), group in zip(found, groups, strict=True):
+        kind = (slot, group if group >= 0 else request)
+        seen[kind] += 1
+        ranked.append((replayed, -worth / seen[kind], turn_id))
+    return [turn_id for _, _, turn_id in sorted(ranked)]
 
 
 def _matters() -> str:

@@ -151,13 +151,15 @@ def from_replay(
     solvable = outcome.correction is not None or (
         blame.method == "pooled" and blame.klass == "adapter"
     )
-    found = _judged(turn.slot, [list(arms.values())], false_router, solvable)
+    alike = [s.rows for s in similar if s.slot == turn.slot]
+    # Two looks at the same null share what it may be wrong in.
+    level = false_router / 2 if alike else false_router
+    found = _judged(turn.slot, [list(arms.values())], level, solvable)
     if found is None:
         return blame
-    alike = [s.rows for s in similar if s.slot == turn.slot]
     pooled = None
     if found.verdict in ("adapter", "unsolvable") and alike:
-        pooled = _judged(turn.slot, [list(arms.values()), *alike], false_router, solvable)
+        pooled = _judged(turn.slot, [list(arms.values()), *alike], level, solvable)
     if pooled is not None and pooled.verdict == "router":
         words = f"over {1 + len(alike)} similar turns, {pooled.words}"
         found = Finding("router", pooled.right_slot, pooled.confidence, words, pooled.p_value)
