@@ -214,6 +214,10 @@ CASES: tuple[BlameCase, ...] = (
         spoken("", "Done."),
     ),
     BlameCase(
+        "the result is about another room", ("tool", None, "tool_mismatched", 2), (short("14"),),
+        spoken('{"room": "attic", "lamps": 3}', "Those were some lamps."),
+    ),
+    BlameCase(
         "an equal call gave the right answer before", ("tool", None, "tool_contradicted", 2),
         (short("14"),),
         spoken('{"lamps": 77}', "Those were some.", (
@@ -269,7 +273,24 @@ CASES: tuple[BlameCase, ...] = (
         {"request": "Light, please."},
     ),
     BlameCase(
-        "an earlier answer may have been wrong already", ("unknown", None, "underspecified", None),
+        "nobody said which room, and another slot answered", ("user", None, "underspecified", 1),
+        (light("kitchen"),), (ROUTE, hop(messages=(user("Light, please."),))),
+        {"request": "Light, please."},
+    ),
+    BlameCase(
+        "the edit names a room that nobody named", ("user", None, "unsaid", 1),
+        (signal("edit", None, correction=calls("light", room="kitchen")),),
+        (ROUTE, home("Light, please.", answer=calls("light", room="attic"))),
+        {"request": "Light, please."},
+    ),
+    BlameCase(
+        "the request ends where it should name something", ("user", None, "vague", 1),
+        (short("Oslo", "short_answer"),),
+        (ROUTE, hop(slot="L0", messages=(user("Which city is the capital of?"),))),
+        {"request": "Which city is the capital of?"},
+    ),
+    BlameCase(
+        "an earlier answer may have been wrong already", ("unknown", None, "points_back", None),
         (light("kitchen"),), (ROUTE, SENT), {"request": "Light where you said."},
         (told("L0", "Where am I?", "In the attic."),),
     ),

@@ -24,6 +24,7 @@ _VAGUE = re.compile(
     r"(?:\b(?:it|that|this|them|those|these|one|ones)"
     r"|\b(?:that|this|those|these|some|a certain) \w+"
     r"|\b(?:some(?:thing|one|where|body|how)|whatever)\b.*"
+    r"|\b(?:of|and|or|plus|than|between|the|a|an)"
     r"|[它那这]个?|某个?\w*|那个\w*)\W*$",
     re.IGNORECASE,
 )
@@ -78,25 +79,59 @@ def summary_altered(case: Case) -> Claim | None:
 
 
 def underspecified(case: Case) -> Claim | None:
-    """The right answer needs what neither the request nor anything the slot saw contains."""
+    """The right answer needs what neither the request nor anything the slot saw contains.
+
+    What a verifier was given is right whoever answers, so no slot could have known it.
+    """
+    return _left_out(case) if case.outcome.tier == "A" else None
+
+
+def unsaid(case: Case) -> Claim | None:
+    """The user's edit has what nobody told the slot; another slot may have been meant for it."""
+    return _left_out(case) if case.outcome.tier != "A" else None
+
+
+def _left_out(case: Case) -> Claim | None:
+    absent = _absent(case)
+    if absent is None or _points_back(case):
+        return None
+    evidence = f"the right answer needs {absent!r}, and nothing that {case.turn.slot} saw has it"
+    # An earlier answer that was wrong already looks the same.
+    doubt = 0.8 if _others(case) else 1.0
+    return Claim("user", evidence, hop=case.id_of(case.answers[0]), factor=doubt)
+
+
+def points_back(case: Case) -> Claim | None:
+    """The same, and the request points back to a turn that does not have it either."""
+    absent = _absent(case)
+    if absent is None or not _points_back(case):
+        return None
+    return case.abstain(
+        f"the right answer needs {absent!r}, which {case.turn.slot} did not see; what the request "
+        "points back to may have been wrong already"
+    )
+
+
+def _absent(case: Case) -> str | None:
+    """Return what the right answer takes from its input and the slot's input has not."""
     if case.right is None:
         return None
     tools = case.answers[0].tools
-    absent = [
-        each.text
-        for each in case.right.copied
-        if each.strong
-        and not _WORKED_OUT.search(each.text)
-        and not in_substance(folded(each.text), case.seen)
-        and f'"{each.text}"' not in tools
-    ]
-    if not absent:
-        return None
-    evidence = f"the right answer needs {absent[0]!r}, and nothing that {case.turn.slot} saw has it"
-    if case.earlier and _BACK.search(case.turn.request):
-        return case.abstain(f"{evidence}; what it points back to may have been wrong already")
-    doubt = 0.8 if _others(case) else 1.0
-    return Claim("user", evidence, hop=case.id_of(case.answers[0]), factor=doubt)
+    for each in case.right.copied:
+        if not each.strong or _WORKED_OUT.search(each.text) or f'"{each.text}"' in tools:
+            continue
+        if not in_substance(folded(each.text), case.seen) and not _was_said(case, each.text):
+            return each.text
+    return None
+
+
+def _was_said(case: Case, literal: str) -> bool:
+    """Whether an earlier turn has it: then it was lost, not left out."""
+    return any(stands_in(folded(literal), folded(_said(turn))) for turn in _others(case))
+
+
+def _points_back(case: Case) -> bool:
+    return bool(case.earlier) and _BACK.search(case.turn.request) is not None
 
 
 def vague(case: Case) -> Claim | None:
@@ -122,7 +157,7 @@ def _needed(case: Case) -> Iterator[tuple[Literal, bool]]:
     copied = {each.text for each in case.right.copied}
     for each in (*case.right.copied, *case.right.literals):
         short = len(each.text) < 2 and not is_number(each.text)
-        if not short and not _WORKED_OUT.search(each.text):
+        if not short:
             yield each, each.text in copied
 
 

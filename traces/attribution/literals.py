@@ -13,7 +13,7 @@ from typing import Any
 
 from serving.records import Message
 
-_WORD = re.compile(r"[^\W_][\w'-]*|\d+(?:[.:]\d+)*", re.UNICODE)
+_WORD = re.compile(r"\d+(?:[.:]\d+)+|[^\W_][\w'-]*", re.UNICODE)
 _IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]+")
 """Scripts written without spaces between words; a pair of characters is the least word."""
 _MIN_CHARS = 4
@@ -71,6 +71,11 @@ def literals_of(answer: Message) -> list[Literal]:
             found.setdefault(word, False)
     strong = [text for text, is_strong in found.items() if is_strong]
     return [Literal(text, bool(strong)) for text in strong or found]
+
+
+def numbers_of(text: str) -> list[str]:
+    """Return the numbers and times in a text, short ones as well."""
+    return [word for word in _WORD.findall(text) if word[0].isdecimal()]
 
 
 def _pairs(word: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from serving.records import Feedback, Message
 from traces.attribution.literals import Literal as Word
-from traces.attribution.literals import leaves, literals_of
+from traces.attribution.literals import leaves, literals_of, numbers_of
 from traces.attribution.outcomes import verifier_failed
 
 Form = Literal["call", "code", "json", "text"]
@@ -142,7 +142,8 @@ def _referred(reference: str) -> RightAnswer | None:
         case {"accepted": list(accepted)} if accepted and all(isinstance(a, str) for a in accepted):
             message = Message(role="assistant", content=accepted[0])
             longest = max(len(answer) for answer in accepted)
-            words = tuple(literals_of(message)) or (Word(accepted[0].strip(), False),)
+            words = tuple(Word(number, True) for number in numbers_of(accepted[0]))
+            words = words or tuple(literals_of(message)) or (Word(accepted[0].strip(), False),)
             return RightAnswer(form or form_of(message), (), words, None, longest)
         case {"verifier": "numeric", "value": int() | float() as value}:
             return RightAnswer(form, (), (Word(f"{value:g}", True),))

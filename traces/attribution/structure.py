@@ -31,6 +31,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("inconsistent", record_rules.inconsistent),
     ("contradicted", record_rules.contradicted),
     ("strangers", record_rules.strangers),
+    # No slot could know what the right answer needs.
+    ("underspecified", context_rules.underspecified),
     # The wrong slot, shown by the right answer itself.
     ("foreign_verifier", route_rules.foreign_verifier),
     ("tools_not_offered", route_rules.tools_not_offered),
@@ -38,12 +40,14 @@ RULES: tuple[tuple[str, Rule], ...] = (
     # The right slot with the wrong input.
     ("tool_reported", tool_rules.tool_reported),
     ("tool_damaged", tool_rules.tool_damaged),
+    ("tool_mismatched", tool_rules.tool_mismatched),
     ("tool_contradicted", tool_rules.tool_contradicted),
     ("tool_untrue", tool_rules.tool_untrue),
     ("call_undone", tool_rules.call_undone),
     ("summary_lost", context_rules.summary_lost),
     ("summary_altered", context_rules.summary_altered),
-    ("underspecified", context_rules.underspecified),
+    ("unsaid", context_rules.unsaid),
+    ("points_back", context_rules.points_back),
     ("vague", context_rules.vague),
     ("truncated", record_rules.truncated),
     # The answer, and what its writer can be held to.

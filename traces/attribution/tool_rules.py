@@ -5,10 +5,11 @@ A tool is at fault only for a right call: a wrong one is its writer's fault.
 
 import json
 from collections import defaultdict
+from typing import Any
 
 from serving.records import canonical_json
 from traces.attribution.case import Case, Claim, Exchange, tools_of
-from traces.attribution.literals import folded, in_substance, literals_of, stands_in
+from traces.attribution.literals import folded, in_substance, literals_of, numbers_of, stands_in
 from traces.verifiers.tool_call import call_problem
 from traces.verifiers.tool_result import tool_error
 
@@ -52,6 +53,28 @@ def damage(content: str) -> str | None:
     return None
 
 
+def tool_mismatched(case: Case) -> Claim | None:
+    """A result names another value than the call did for the same thing: it answers another."""
+    for each in _right_calls(case):
+        asked, told = _object(each.call.arguments), _object(each.result)
+        for key in asked.keys() & told.keys():
+            one, other = asked[key], told[key]
+            if type(one) is not type(other) or not isinstance(one, str | int | float):
+                continue
+            if folded(str(one)).strip() != folded(str(other)).strip():
+                evidence = f"the call asked for {key} {one!r}, the result is about {other!r}"
+                return _tool(case, each, evidence)
+    return None
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def tool_contradicted(case: Case) -> Claim | None:
     """The same call gave another result elsewhere in the view; surer if the right answer has it."""
     right = _expected(case)
@@ -78,7 +101,8 @@ def tool_untrue(case: Case) -> Claim | None:
         return None
     if any(in_substance(word, case.seen) for word in right):
         return None
-    said = [folded(each.text) for each in literals_of(case.final) if each.strong]
+    said = [folded(each.text) for each in literals_of(case.final)]
+    said += numbers_of(case.final.content)
     for each in _right_calls(case):
         result = folded(each.result)
         repeated = [word for word in said if stands_in(word, result) and word not in case.given]
