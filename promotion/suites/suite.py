@@ -214,6 +214,6 @@ def _is_label(answer: Message, *, label: str) -> Check:
 
 def _keeps(answer: Message, *, keywords: tuple[str, ...]) -> Check:
     for keyword in keywords:
-        if not check_short_answer(answer.content, (keyword,), max_words=80).passed:
+        if check_short_answer(answer.content, (keyword,), max_words=80).passed is False:
             return Check(False, f"the summary lost {keyword!r}")
     return Check(True, "the summary keeps what the next slot needs")

@@ -301,6 +301,8 @@ def test_each_wish_needs_a_component_of_its_own() -> None:
     assert check_interface(two, [BUTTON, BUTTON]).passed
     assert not check_interface(two, [BUTTON, BUTTON, BUTTON]).passed
     assert check_interface(two, [{"type": "list"}, LIST]).detail == "no list as asked for"
+    lists = json.dumps(CARD | {"children": [LIST, LIST | {"items": ["x"]}]})
+    assert check_interface(lists, [{"type": "list"}, LIST]).passed
 
 
 def test_a_fence_within_a_text_is_no_fence() -> None:

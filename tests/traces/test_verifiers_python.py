@@ -121,10 +121,6 @@ FORGERIES = {
     "equals everything as a number": "class E(int):\n"
     "    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
     "def f(n): return E(7)",
-    "brings its own builtins": "import gc\nfor thing in gc.get_objects():\n"
-    "    if type(thing).__name__ == 'Peer':\n"
-    "        thing._send({'value': [{'tuple': ['__builtins__', {'dict': [['f', None]]}]},\n"
-    "                               {'tuple': ['f', {'named': 'abs'}]}]})\n",
     "patches the interpreter": "import builtins, json, operator, sys\n"
     "builtins.AssertionError = KeyError\noperator.eq = lambda *a: True\n"
     "json.dumps = lambda *a, **k: '{\"passed\": true}'\ndef f(n): return 7",
@@ -144,6 +140,56 @@ FORGERIES = {
 @pytest.mark.parametrize("code", FORGERIES.values(), ids=FORGERIES)
 def test_no_code_can_say_of_itself_that_it_passed(code: str, how: str) -> None:
     assert check(code, how=how).passed is False
+
+
+VERDICT = """
+import os, stat
+for fd in range(64):
+    try: regular = stat.S_ISREG(os.fstat(fd).st_mode)
+    except OSError: continue
+    if regular: os.write(fd, b'{"passed": true, "detail": ""}\\n')
+"""
+
+
+def test_code_that_finds_a_file_to_say_it_passed_in_does_not_pass(how: str) -> None:
+    waits = VERDICT + "import time\ntime.sleep(60)"
+
+    assert check(waits, how=how, wall_limit_s=1).passed is False
+
+
+def test_code_cannot_have_the_tests_say_it_passed() -> None:
+    code = "import gc\ndef f(n):\n    for thing in gc.get_objects():\n"
+    code += (
+        f"        if type(thing).__name__ == 'Peer': thing.ask('run', {VERDICT + 'os._exit(0)'!r})"
+    )
+
+    assert check(code).passed is False
+
+
+@pytest.mark.parametrize(
+    "reach",
+    ["g.__globals__", "g.__code__", "o._hidden", "o.method.__func__"],
+)
+def test_code_sees_only_the_public_side_of_what_tests_lend_it(reach: str) -> None:
+    tests = (
+        "class O:\n    _hidden = 1\n    shown = 2\n    def method(self): return 3\n"
+        "assert f(lambda: 0, O()) is None\n"
+    )
+
+    assert check("def f(g, o): assert (o.shown, o.method()) == (2, 3)", tests).passed is True
+    assert check(f"def f(g, o): {reach}", tests).passed is False
+
+
+def test_code_cannot_give_the_tests_builtins_of_its_own() -> None:
+    code = (
+        "import gc\nfor thing in gc.get_objects():\n"
+        "    if type(thing).__name__ == 'Peer':\n"
+        "        builtins = {'tuple': ['__builtins__', {'dict': [['all', {'named': 'bool'}]]}]}\n"
+        "        thing._send({'value': [builtins, {'tuple': ['f', {'named': 'abs'}]}]})\n"
+    )
+
+    assert check(code, "assert f(-1) == 1").passed is True  # the line is in its hands
+    assert check(code, "assert all([f(1) == 2])").passed is False
 
 
 def test_a_number_that_swallows_the_test_does_not_pass() -> None:
