@@ -32,7 +32,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
     `monte_carlo` the greatest seen in draws, with the draws' standard error.
     """
     rng = np.random.default_rng(_SEED)
-    grid = np.linspace(0.01, 0.99, 25 if quick else 99)
+    grid = np.linspace(0.01, 0.99, 25 if quick else 99).tolist()
     exact = {m: exact_false_router(m, grid) for m in ((4, 8) if quick else (4, 8, 16))}
     draws = 2_000 if quick else 20_000
     seen = [drawn_share(rng, 8, [p] * ARMS, draws) for p in (0.05, 0.2, 0.5, 0.8, 0.95)]

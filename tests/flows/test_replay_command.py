@@ -11,13 +11,20 @@ from pathlib import Path
 
 import pytest
 from engine_calls import make_adapter
+from engine_server import tiny_engine_server
 from trace_records import signal, write_spool
 from typer.testing import CliRunner
 
-from flows import manual
+from flows import manual, stages
 from flows.cli import app
 from flows.config import Settings
-from flows.replaying import AdapterMissing, NothingServes, ReplayStopped, refuse_stopped
+from flows.replaying import (
+    AdapterMissing,
+    NothingServes,
+    ReplayStopped,
+    refuse_stopped,
+    replay_stage,
+)
 from serving.embedded import EmbeddedEngine
 from serving.hops import OpenTurn, Server
 from serving.own_view import Conversation
@@ -104,11 +111,29 @@ def test_a_replay_leaves_rows_pairs_and_a_blame_of_its_own(
     assert (again["calls"], again["left_out"]["replayed before"]) == (0, replayed["replayed"])
 
 
+def test_a_server_gives_what_the_embedded_engine_gives(
+    recorded, tiny_base, first, tmp_path
+) -> None:
+    found = {}
+    with tiny_engine_server(tmp_path, base=tiny_base) as url:
+        for engine in (stages.EMBEDDED, url):
+            home = Path(shutil.copytree(recorded, tmp_path / f"home{len(found)}"))
+            settings = settings_of(home, tiny_base, first, engine=engine)
+            stages.prepare_registry(settings)
+            stages.attribute_stage(settings)
+            report = replay_stage(settings)
+            with Lake.open(home, read_only=True) as lake:
+                rows = lake.connection.execute(
+                    "SELECT * EXCLUDE (created_at) FROM replays ORDER BY turn_id, slot"
+                ).fetchall()
+            found[engine] = report, rows
+    assert found[url] == found[stages.EMBEDDED]
+    assert found[url][0].replayed > 0
+
+
 def test_what_is_missing_is_said_before_anything_is_asked(
     recorded, tiny_base, first, tmp_path
 ) -> None:
-    from flows.replaying import replay_stage
-
     home = Path(shutil.copytree(recorded, tmp_path / "home"))
     with pytest.raises(NothingServes, match="No slot serves an adapter"):
         replay_stage(settings_of(home, tiny_base, None))
