@@ -1,30 +1,29 @@
-"""Proves that only code that comes through its tests passes, and that no code does harm on the way.
+"""Proves that only code that comes through its tests passes, and what tests see of the code.
 
 Real child processes, confined both ways there are: in namespaces, and by a filter of system
 calls with Landlock. Where a machine lacks one of the two its tests are skipped. Nothing is faked.
 """
 
-import os
-import resource
-import socket
-import tempfile
-import threading
-import time
-from pathlib import Path
+import functools
 
 import pytest
 
 from traces.verifiers.check import Check
 from traces.verifiers.python_tests import check_python, extract_code
-from traces.verifiers.sandbox.judged import _run, confinement
+from traces.verifiers.sandbox.judged import _run
 
 RIGHT = "def f(n):\n    return n + 1\n"
 TESTS = ("assert f(1) == 2", "assert f(-1) == 0")
 
 
+@functools.cache
+def refusal(mode: str) -> str | None:
+    return _run(mode, "", "", 30).get("refused")
+
+
 @pytest.fixture(params=["namespaces", "filter"])
 def how(request: pytest.FixtureRequest) -> str:
-    refused = _run(request.param, "", "", 30).get("refused")
+    refused = refusal(request.param)
     if refused:
         pytest.skip(f"this machine gives no {request.param}: {refused}")
     return request.param
@@ -32,10 +31,6 @@ def how(request: pytest.FixtureRequest) -> str:
 
 def check(code: str, *tests: str, how: str | None = None, wall_limit_s: float = 10) -> Check:
     return check_python(code, tests or TESTS, wall_limit_s, how)
-
-
-def test_this_machine_confines_code() -> None:
-    assert confinement() in ("namespaces", "filter")
 
 
 def test_right_code_passes_and_wrong_code_fails(how: str) -> None:
@@ -295,147 +290,3 @@ CARRIED = {
 def test_tests_see_of_the_code(code: str, tests: str) -> None:
     assert check(code, tests) == Check(True, "the tests passed")
     assert check(code, tests + "\nassert False").passed is False
-
-
-REACH = {
-    "loopback": "s = socket.socket(); s.settimeout(5); s.connect(('127.0.0.1', PORT))",
-    "loopback, IPv6": "socket.create_connection(('::1', PORT), 5)",
-    "a name": "socket.getaddrinfo('example.com', 80)",
-    "a datagram": "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', PORT))",
-    "an abstract name": "socket.socket(socket.AF_UNIX).connect('\\0mol-test-PORT')",
-}
-
-
-@pytest.mark.parametrize("reach", REACH.values(), ids=REACH)
-def test_there_is_no_network(reach: str, how: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
-        port = str(server.getsockname()[1])
-        local.bind(f"\0mol-test-{port}")
-        local.listen()
-        server.settimeout(0.05)
-        code = (
-            "import socket\ndef f(n):\n    " + reach.replace("PORT", port) + "\n    return 'open'"
-        )
-        tests = "try: f(1)\nexcept OSError: pass\nelse: assert False, 'reached'"
-
-        assert check(code, tests, how=how) == Check(True, "the tests passed")
-        with pytest.raises(TimeoutError):
-            server.accept()
-
-
-@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
-def test_what_does_not_end_is_ended(code: str, how: str) -> None:
-    started = time.monotonic()
-
-    finding = check(code, how=how, wall_limit_s=1)
-
-    assert finding == Check(False, "did not end within 1 s")
-    assert time.monotonic() - started < 10
-
-
-def test_processor_time_is_limited() -> None:
-    assert check("while True: pass", wall_limit_s=30).detail.startswith("ended before its tests")
-
-
-def test_endless_output_stays_small(how: str) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    code = "import os\ndef f(n):\n    while True: print('x' * 100_000); os.write(1, b'x' * 100_000)"
-
-    assert check(code, how=how, wall_limit_s=1).passed is False
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
-
-
-def test_a_fork_bomb_is_held(how: str) -> None:
-    code = "import os\ndef f(n):\n    made = 0\n    try:\n        while made < 500:\n"
-    code += "            if os.fork() == 0: os.read(os.pipe()[0], 1)\n            made += 1\n"
-    code += "    except OSError: return made\n    return made"
-
-    assert check(code, "assert f(1) < 16", how=how).passed is True
-
-
-def test_a_process_that_left_its_session_does_not_survive() -> None:
-    mark = f"mol-left-{os.getpid()}"
-    code = (
-        RIGHT + "import ctypes, os, time\nready = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n"
-    )
-    code += "    if os.fork(): os._exit(0)\n"
-    code += (
-        f"    ctypes.CDLL(None).prctl(15, {mark[-15:].encode()!r})\n    os.write(ready[1], b'x')\n"
-    )
-    code += "    time.sleep(60)\nos.read(ready[0], 1)\n"
-    started = time.monotonic()
-
-    assert check(code, how="namespaces").passed
-    assert time.monotonic() - started < 9
-    assert not _running(mark[-15:])
-
-
-def _running(name: str) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/comm"):
-        try:
-            found += [str(path)] if path.read_text().strip() == name else []
-        except OSError:
-            continue
-    return found
-
-
-def test_code_sees_nothing_of_ours(
-    how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("MOL_TEST_SECRET", "hush")
-    (tmp_path / "secret").write_text("hush")
-    tmp_path.chmod(0o755)
-    code = f"""
-import os, sys
-def f(n):
-    assert not set(os.environ) - {{'LC_CTYPE'}}, os.environ
-    assert os.listdir() == []
-    open('new', 'w').write('x')
-    for act in (lambda: open({str(tmp_path / "secret")!r}), lambda: os.listdir({str(tmp_path)!r}),
-                lambda: os.listdir({str(Path(__file__).parent)!r}), lambda: open('/etc/passwd'),
-                lambda: open({str(tmp_path / "made")!r}, 'w'), lambda: os.listdir('/proc/1'),
-                lambda: open(os.path.join(os.path.dirname(os.__file__), 'x'), 'w')):
-        try: act()
-        except OSError: continue
-        return 'seen'
-    return 'nothing'
-"""
-    assert check(code, "assert f(1) == 'nothing', f(2)", how=how).detail == "the tests passed"
-    assert os.listdir(tmp_path) == ["secret"]
-
-
-def test_code_leaves_nothing_on_disk(
-    how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = RIGHT + "import os\nos.makedirs('a/b')\nopen('a/b/c', 'w').write('x')\nos.chmod('a', 0)"
-
-    assert check(code, how=how) == Check(True, "the tests passed")
-    assert os.listdir(tmp_path) == []
-
-
-def test_the_folder_has_a_size() -> None:
-    code = "def f(n):\n    for i in range(n): open(f'x{i}', 'w').write('a' * 1_000_000)"
-
-    assert check(code, "f(5)").passed
-    assert check(code, "f(40)").detail.startswith("OSError: [Errno 28]")
-
-
-def test_the_same_code_gives_the_same_order_of_sets() -> None:
-    code = "def f(n): return ''.join({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})"
-
-    first, second = (check(code, "raise ValueError(f(1))").detail for _ in range(2))
-
-    assert first == second
-
-
-def test_checks_run_side_by_side() -> None:
-    findings: list[Check] = []
-    threads = [threading.Thread(target=lambda: findings.append(check(RIGHT))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert [finding.passed for finding in findings] == [True] * 4
