@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traces.attribution.literals import folded
+from traces.attribution.literals import IDEOGRAPH, folded
 
 MAX_LEADERS = 1500
 _FEATURES = 1 << 18
@@ -77,7 +77,8 @@ def _counts(texts: Sequence[str]) -> Any:
     kinds = {"n_features": _FEATURES, "norm": None, "alternate_sign": False, "lowercase": False}
     words = HashingVectorizer(token_pattern=r"(?u)\w+", ngram_range=(1, 2), **kinds)
     characters = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 3), **kinds)
-    return hstack([words.transform(clean), characters.transform(clean)], format="csr")
+    apart = [IDEOGRAPH.sub(r" \g<0> ", text) for text in clean]
+    return hstack([words.transform(apart), characters.transform(clean)], format="csr")
 
 
 def _nearest(rows: Any, leaders: Any, similarity: float) -> npt.NDArray[np.int64]:

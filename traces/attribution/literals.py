@@ -14,7 +14,8 @@ from typing import Any
 from serving.records import Message
 
 _WORD = re.compile(r"\d+(?:[.:]\d+)+|[^\W_][\w'-]*", re.UNICODE)
-_IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]+")
+IDEOGRAPH = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
+_IDEOGRAPHS = re.compile(f"{IDEOGRAPH.pattern}+")
 """Scripts written without spaces between words; a pair of characters is the least word."""
 _MIN_CHARS = 4
 _SHORT_ANSWER_WORDS = 12

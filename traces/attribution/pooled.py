@@ -30,7 +30,7 @@ MAX_FAILED = 200_000
 """Failed turns that are compared with it."""
 MIN_JUDGED = 40
 """Below this nothing is pooled."""
-SIMILARITY = 0.35
+SIMILARITY = 0.3
 """Cosine from which on requests are similar: on the task world's traffic groups hold one slot's
 requests, and seven of eight requests are in groups of ten and more."""
 _MIN_NAMING = 50
