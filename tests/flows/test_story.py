@@ -62,14 +62,15 @@ def test_slots_with_most_harm_are_named_and_the_others_counted(
     slots = {f"agent-{n}": {"turns": 1, "failed": 0, "blamed": 0} for n in range(30)}
     slots["culprit"] = {"turns": 5, "failed": 3, "blamed": 2}
     report = AttributeReport(
-        turns=35, outcomes={}, rules={}, blame={}, by_slot=slots, feedback_unmatched=0,
-        changed=0, snapshot_id=1,
+        turns=35, outcomes={}, rules={}, blame={}, by_slot=slots, apart={"canary": 2},
+        feedback_unmatched=0, changed=0, snapshot_id=1,
     )  # fmt: skip
 
     story.tell_attribute(report)
 
     told = "".join(capsys.readouterr())
     assert "culprit: 5 turns, 3 failed, 2 blamed on it" in told
+    assert "no failures of who serves: 2 canary" in told
     assert told.count("agent-") == 11
     assert "agent-0: 1 turn, 0 failed" in told
     assert "and 19 slots with fewer failures" in told

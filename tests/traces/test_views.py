@@ -123,7 +123,8 @@ def ask(lake: Path) -> Iterator[Ask]:
 def test_every_view_answers_and_says_what_its_rows_are(ask: Ask, view: str) -> None:
     stored = ask(f"SELECT comment FROM duckdb_views() WHERE view_name = '{view}'")
 
-    assert ask(f"FROM {view}")
+    # There is no canary traffic here; `test_odd_evidence` has some.
+    assert ask(f"FROM {view}") or view == "v_success_of_canaries"
     assert stored[0][0].startswith(dict(describe())[view])
 
 
