@@ -288,3 +288,14 @@ def test_doubtful_blame_comes_first_and_the_same_request_later(home: Path) -> No
     run(home, pool_of(ScriptedEngine(named())), replay_budget=32)
     done = {row[0] for row in rows(home, "SELECT turn_id FROM replays")}
     assert done in ({"a", "b"}, {"b", "c"})
+
+
+def test_a_turn_that_only_an_edited_text_can_check_comes_later(home: Path) -> None:
+    edited = failed_turn("a", "L0", request="Edited?")
+    edited[-1] = signal("edit", None, target_id="a", correction=says("It is Paris, of course."))
+    verified = failed_turn("b", "L0", request="Verified by all means?")
+    lake_of(home, [*edited, *verified])
+    run(home, pool_of(ScriptedEngine(named())), replay_budget=32)
+    assert rows(home, "SELECT DISTINCT turn_id FROM replays") == [("b",)]
+    run(home, pool_of(ScriptedEngine(named())), replay_budget=32)
+    assert len(rows(home, "SELECT DISTINCT turn_id FROM replays")) == 2

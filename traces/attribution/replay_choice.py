@@ -22,10 +22,13 @@ from traces.joins.standing import superseded_turns_sql
 CANARY = "canary turn"
 TRUNCATED = "truncated answer"
 FOREIGN_SLOT = "answered by a slot that the profile does not have"
+NO_CHECK = "nothing to check a fresh answer against"
 NOT_FINISHED = "turn failed or abandoned"
 
 _LEAST_DOUBT = 0.1
 """Even a sure blame may be wrong."""
+_NARROW_CHECK = 0.2
+"""Where an edit's text is all there is to check against: few right answers are the same words."""
 _MATTERS = {"router": 1.0, "adapter": 1.0, "unknown": 0.6, "summary": 0.3}
 """By class: what trains an adapter if it is believed comes before what trains nothing yet."""
 
@@ -39,7 +42,12 @@ _FAILED = """
                     WHEN t.status <> 'ok' OR t.slot IS NULL THEN $not_finished
                     WHEN o.truncated THEN $truncated
                     WHEN NOT list_contains($classes, b.klass) THEN 'blamed on the ' || b.klass
-                    WHEN NOT list_contains($slots, t.slot) THEN $foreign END AS reason,
+                    WHEN NOT list_contains($slots, t.slot) THEN $foreign
+                    WHEN NOT contains(o.signals, '"reference":"') AND o.correction IS NULL
+                    THEN $unchecked END AS reason,
+               CASE WHEN contains(o.signals, '"reference":"')
+                         OR json_array_length(o.correction, '$.tool_calls') > 0 THEN 1.0
+                    ELSE $narrow END AS telling,
                CASE WHEN b.klass = 'unknown' THEN 1.0
                     ELSE greatest($least, 1 - abs(2 * b.confidence - 1)) END AS doubt,
                greatest(1, len(t.hop_ids) - 2) AS calls,
@@ -51,7 +59,7 @@ _FAILED = """
         WHERE o.success = false AND t.turn_id NOT IN ({superseded}))
 """
 _ORDER = """
-    SELECT turn_id, slot, request, replayed, doubt * {matters} / calls AS worth
+    SELECT turn_id, slot, request, replayed, doubt * telling * {matters} / calls AS worth
     FROM failed WHERE reason IS NULL ORDER BY replayed, worth DESC, turn_id
 """
 _COMPARED = 5000
@@ -73,7 +81,9 @@ def choose(
         "foreign": FOREIGN_SLOT,
         "classes": sorted(REPLAYED_CLASSES),
         "slots": [*profile.labels, BASE_SLOT],
+        "unchecked": NO_CHECK,
         "least": _LEAST_DOUBT,
+        "narrow": _NARROW_CHECK,
         "arms": len(profile.labels),
         "samples": samples,
     }

@@ -18,7 +18,7 @@ from serving.records import BASE_SLOT, Feedback, content_id
 from serving.slots import Profile
 from traces.attribution.arm_views import ArmView, Tools, answer_hops, arm_views
 from traces.attribution.fresh_answers import Checker, Task, task_of
-from traces.attribution.replay_choice import TRUNCATED
+from traces.attribution.replay_choice import NO_CHECK, TRUNCATED
 from traces.attribution.replayed import Replay, current
 from traces.bundles import TurnBundle, read_bundles
 from traces.config import AttributionConfig
@@ -26,7 +26,6 @@ from traces.joins.standing import standing
 from traces.storage.tables import record_of
 from traces.verifiers.registry import checker, reference_of
 
-NO_CHECK = "nothing to check a fresh answer against"
 NO_TOOLS = "the tools that were offered are not known"
 HOPS_MISSING = "calls are missing from the record"
 KNOWN = "replayed before"
