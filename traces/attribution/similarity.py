@@ -15,6 +15,7 @@ from traces.attribution.phrases import phrase_file, plain
 SIMILAR = 0.75
 """Least Dice coefficient of the words that carry content."""
 _LEAST_COMMON = 2
+_MOST_MISSPELT = 2
 _PREFILTER = 45.0
 """Least `token_sort_ratio` (0 to 100) of texts that are looked at more closely."""
 _LONGEST_CHARS = 4000
@@ -47,7 +48,11 @@ def rephrased(before: str, after: str, *, asked: bool) -> float | None:
     if fuzz.token_sort_ratio(before, after, score_cutoff=_PREFILTER) == 0.0:
         return None
     old, new = _content(before), _content(after)
-    gone, come = _unmatched(old, new)
+    gone, come = old.keys() - new.keys(), new.keys() - old.keys()
+    # Each word but a misspelt one must have come from the other text, or gone from it.
+    if len(gone) > _MOST_MISSPELT < len(come):
+        return None
+    _leave_out_misspelt(gone, come)
     common = len(old) - len(gone)
     # Something else in the place of what was there is another request.
     if (gone and come) or common < _LEAST_COMMON or (asked and come):
@@ -61,15 +66,13 @@ def rephrased(before: str, after: str, *, asked: bool) -> float | None:
     return likeness if likeness >= SIMILAR else None
 
 
-def _unmatched(old: dict[str, None], new: dict[str, None]) -> tuple[set[str], set[str]]:
-    """Return the words that only one of two texts has, misspelt ones left out."""
-    gone, come = old.keys() - new.keys(), new.keys() - old.keys()
+def _leave_out_misspelt(gone: set[str], come: set[str]) -> None:
+    """Take out of both sets the words that differ by a typing error only."""
     for word in sorted(gone):
         twin = next((other for other in sorted(come) if _misspelt(word, other)), None)
         if twin is not None:
-            gone = gone - {word}
-            come = come - {twin}
-    return gone, come
+            gone.discard(word)
+            come.discard(twin)
 
 
 def _misspelt(word: str, other: str) -> bool:
