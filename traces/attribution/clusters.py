@@ -39,6 +39,13 @@ class Clusters:
     @classmethod
     def of(cls, texts: Sequence[str], similarity: float) -> "Clusters":
         """Find the groups of texts, in the order they come; at most `MAX_LEADERS`."""
+        return cls.grouped(texts, similarity)[0]
+
+    @classmethod
+    def grouped(
+        cls, texts: Sequence[str], similarity: float
+    ) -> tuple["Clusters", npt.NDArray[np.int64]]:
+        """Find the groups of texts, as `of` does, and return each text's number with them."""
         from scipy.sparse import vstack
         from sklearn.feature_extraction.text import TfidfTransformer
 
@@ -54,17 +61,21 @@ class Clusters:
             leaders = vstack([leaders, batch[far[new]]], format="csr")
             if leaders.shape[0] >= MAX_LEADERS:
                 break
-        return cls(weights, leaders, similarity)
+        clusters = cls(weights, leaders, similarity)
+        return clusters, clusters._numbers(rows)
 
     def assign(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return the number of each text's group, -1 where no leader is near enough."""
         found = [
-            _nearest(
-                self.weights.transform(_counts(texts[i : i + _BATCH])),
-                self.leaders,
-                self.similarity,
-            )
+            self._numbers(self.weights.transform(_counts(texts[i : i + _BATCH])))
             for i in range(0, len(texts), _BATCH)
+        ]
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+    def _numbers(self, rows: Any) -> npt.NDArray[np.int64]:
+        found = [
+            _nearest(rows[i : i + _BATCH], self.leaders, self.similarity)
+            for i in range(0, rows.shape[0], _BATCH)
         ]
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 

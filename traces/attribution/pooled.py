@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 import duckdb
 
 from serving.records import Turn
+from traces.attribution.apart import apart_sql
 from traces.attribution.blame import Blame
 from traces.attribution.clusters import Clusters
 from traces.attribution.literals import folded
 from traces.attribution.outcomes import Outcome
 from traces.attribution.pooled_rules import HABIT, MIN_SLOT, POOLED, Kin, Tally
 
-MAX_JUDGED = 40_000
+MAX_JUDGED = 20_000
 """Judged turns that a pool is made from, drawn by hash."""
 MAX_FAILED = 200_000
 """Failed turns that are compared with it."""
@@ -91,24 +92,25 @@ class Pool:
             "SELECT * EXCLUDE (started_at) FROM ("
             " SELECT t.turn_id, t.request, t.slot, t.digest, o.success, t.started_at"
             f" FROM {turns} WHERE o.success IS NOT NULL AND t.slot IS NOT NULL AND NOT t.canary"
+            f" AND ({apart_sql()}) IS NULL"
             f" ORDER BY hash(t.turn_id), t.turn_id LIMIT {MAX_JUDGED}) ORDER BY started_at, turn_id"
         ).fetchall()
         if len(judged) < MIN_JUDGED:
             return cls({}, frozenset())
-        clusters = Clusters.of([row[1] for row in judged], similarity)
+        clusters, found = Clusters.grouped([row[1] for row in judged], similarity)
+        numbers = found.tolist()
+        known = dict(zip((row[0] for row in judged), numbers, strict=True))
         failed = connection.execute(
             f"SELECT t.turn_id, t.request FROM {turns} WHERE o.blamable"
             f" ORDER BY hash(t.turn_id), t.turn_id LIMIT {MAX_FAILED}"
         )
         cluster_of: dict[str, int] = {}
         while rows := failed.fetchmany(_BATCH):
-            found = clusters.assign([request for _, request in rows])
-            cluster_of |= {
-                turn_id: int(number)
-                for (turn_id, _), number in zip(rows, found, strict=True)
-                if number >= 0
-            }
-        numbers = clusters.assign([row[1] for row in judged]).tolist()
+            new = [(turn_id, request) for turn_id, request in rows if turn_id not in known]
+            given = clusters.assign([request for _, request in new]).tolist()
+            of_batch = {turn_id: known[turn_id] for turn_id, _ in rows if turn_id in known}
+            of_batch |= zip((turn_id for turn_id, _ in new), given, strict=True)
+            cluster_of |= {turn_id: number for turn_id, number in of_batch.items() if number >= 0}
         return cls.count(judged, numbers, cluster_of, router)
 
     @classmethod
