@@ -111,6 +111,7 @@ def test_a_replay_leaves_rows_pairs_and_a_blame_of_its_own(
     assert (again["calls"], again["left_out"]["replayed before"]) == (0, replayed["replayed"])
 
 
+@pytest.mark.slow
 def test_a_server_gives_what_the_embedded_engine_gives(
     recorded, tiny_base, first, tmp_path
 ) -> None:

@@ -195,6 +195,7 @@ def test_a_later_reference_has_the_turn_asked_again(once: Path) -> None:
     assert list(read_preferences(once)) == []
 
 
+@pytest.mark.slow
 def test_the_budget_is_kept_and_the_next_run_goes_on(home: Path) -> None:
     records = [record for n in range(3) for record in failed_turn(f"t{n}")]
     lake_of(home, records)
@@ -290,6 +291,7 @@ def test_doubtful_blame_comes_first_and_the_same_request_later(home: Path) -> No
     assert done in ({"a", "b"}, {"b", "c"})
 
 
+@pytest.mark.slow
 def test_a_turn_that_only_an_edited_text_can_check_comes_later(home: Path) -> None:
     edited = failed_turn("a", "L0", request="Edited?")
     edited[-1] = signal("edit", None, target_id="a", correction=says("It is Paris, of course."))

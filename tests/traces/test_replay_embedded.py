@@ -133,6 +133,7 @@ def test_every_arm_is_asked_and_the_answers_differ(whole) -> None:
     assert report.pairs == len(found["preferences"]) > 0
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same(whole, parts, tmp_path) -> None:
     home = Path(shutil.copytree(parts["home"], tmp_path / "home"))
     report = asyncio.run(run(parts, home))
