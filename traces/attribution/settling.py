@@ -2,7 +2,8 @@
 
 A signal names a turn, a response, a span or a conversation; it may have come before what it is
 about, or days later. In: the lake at one snapshot. Out: tables of a database of this process,
-`judged.turns`, `judged.named` (which signals are about which turn) and `judged.outcomes`.
+`judged.turns`, `judged.named` (which signals are about which turn), `judged.implied` (signals
+that the course of a conversation gives) and `judged.outcomes`.
 """
 
 # Table and column names come from our own declarations; values are bound.
@@ -16,6 +17,7 @@ import duckdb
 
 from serving.records import Feedback
 from traces.attribution.blame import may_blame
+from traces.attribution.implying import imply
 from traces.attribution.outcomes import UNVERIFIED, Ended, Outcome, settle
 from traces.joins.standing import superseded_turns_sql
 from traces.storage.tables import arrow_table, record_of
@@ -69,7 +71,8 @@ _TURNS = """
            t."user", t.turn_id IN ({superseded}) AS superseded,
            coalesce(c.truncated, false) AS truncated,
            coalesce(c.engine_failed, false) AS engine_failed,
-           t.turn_id IN (SELECT turn_id FROM judged.named) AS told
+           t.turn_id IN (SELECT turn_id FROM judged.named
+                         UNION ALL SELECT target_id FROM judged.implied) AS told
     FROM (SELECT * FROM turns {at}) t LEFT JOIN ({calls}) c USING (turn_id)
 """
 _KIND = ("status", "superseded", "truncated", "engine_failed")
@@ -99,6 +102,7 @@ def settle_turns(
 ) -> None:
     """Settle every turn; `at` is a DuckLake `AT (...)` clause, `done` is told of turns settled."""
     connection.execute(f"CREATE TABLE judged.named AS {_NAMED.format(at=at)}")
+    imply(connection, at)
     calls = _CALLS.format(at=at)
     connection.execute(_TURNS.format(at=at, calls=calls, superseded=superseded_turns_sql(at)))
     connection.execute(
@@ -152,8 +156,11 @@ def _told(
     cursor.execute(
         'SELECT t.turn_id, t."user" AS asked_by, t.status, t.superseded, t.truncated,'
         ' t.engine_failed, u."user" IS NULL AS stranger, f.*'
-        " FROM judged.named n JOIN judged.turns t USING (turn_id)"
-        f" JOIN (SELECT * FROM feedback {at}) f USING (feedback_id)"
+        " FROM (SELECT * FROM judged.named"
+        "       UNION ALL SELECT feedback_id, target_id FROM judged.implied) n"
+        " JOIN judged.turns t USING (turn_id)"
+        f" JOIN (SELECT * FROM feedback {at}"
+        "       UNION ALL BY NAME SELECT * FROM judged.implied) f USING (feedback_id)"
         ' LEFT JOIN (SELECT DISTINCT "user" FROM judged.turns) u ON u."user" = f."user"'
         " ORDER BY t.turn_id"
     )

@@ -1,0 +1,78 @@
+"""Derive the implicit signals of every conversation of the lake.
+
+In: the turns at one snapshot. Out: `judged.implied`, rows like those of `feedback`, a table of
+this process's database: what is derived is stored only in the outcomes it adds to.
+"""
+
+# Table and column names come from our own declarations; values are bound.
+# ruff: noqa: S608
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import duckdb
+
+from serving.records import NO_KEY, Feedback
+from traces.attribution.signals import Exchange, implied
+from traces.storage.tables import arrow_table
+
+_FETCH_ROWS = 1000
+_BATCH_ROWS = 5000
+_COMPARED_CHARS = 4000
+
+# A conversation of one turn that was answered tells nothing. Of long requests the beginning is
+# read, and a digest tells whether they are the same; of answers, whether they end with a question.
+_EXCHANGES = f"""
+    SELECT turn_id, conversation_id, "user",
+           CASE WHEN length(request) > {_COMPARED_CHARS}
+                THEN request[:{_COMPARED_CHARS}] || ' ' || md5(request) ELSE request END,
+           CASE WHEN said <> '' THEN right(said, 240)
+                WHEN json_array_length(answer, '$.tool_calls') > 0 THEN 'call' ELSE said END,
+           status, started_at, duration_s, supersedes
+    FROM (SELECT *, json_extract_string(answer, '$.content') AS said FROM turns {{at}}) t
+    JOIN (SELECT conversation_id, count(*) AS turns FROM turns {{at}}
+          WHERE conversation_id <> '{NO_KEY}' GROUP BY conversation_id) c USING (conversation_id)
+    WHERE c.turns > 1 OR status <> 'ok' OR coalesce(said, '') = ''
+    ORDER BY conversation_id, started_at, position, turn_id
+"""
+_KNOWN_UNTIL = """
+    SELECT max(known) FROM (SELECT max(started_at) AS known FROM turns {at}
+                            UNION ALL SELECT max(created_at) FROM feedback {at})
+"""
+
+
+def imply(connection: duckdb.DuckDBPyConnection, at: str) -> None:
+    """Make `judged.implied`; `at` is a DuckLake `AT (...)` clause."""
+    connection.execute("CREATE TABLE judged.implied AS SELECT * FROM feedback WHERE false")
+    rows: list[dict[str, Any]] = []
+    for signal in _signals(connection, at):
+        rows.append(signal.model_dump(mode="json") | {"feedback_id": signal.feedback_id})
+        if len(rows) >= _BATCH_ROWS:
+            _append(connection, rows)
+            rows = []
+    _append(connection, rows)
+
+
+def _signals(connection: duckdb.DuckDBPyConnection, at: str) -> Iterator[Feedback]:
+    cursor = connection.cursor()
+    cursor.execute("USE lake")
+    known = cursor.execute(_KNOWN_UNTIL.format(at=at)).fetchall()[0][0]
+    cursor.execute(_EXCHANGES.format(at=at))
+
+    def exchanges() -> Iterator[Exchange]:
+        while fetched := cursor.fetchmany(_FETCH_ROWS):
+            yield from (Exchange(*row) for row in fetched)
+
+    for _, members in groupby(exchanges(), key=lambda turn: turn.conversation_id):
+        turns = list(members)
+        for index in range(len(turns)):
+            yield from implied(turns, index, known)
+
+
+def _append(connection: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    connection.register("implied_rows", arrow_table("feedback", rows))
+    connection.execute("INSERT INTO judged.implied BY NAME SELECT * FROM implied_rows")
+    connection.unregister("implied_rows")
