@@ -1,7 +1,8 @@
 """How sure each rule of blame is: one table, and what the tier of the outcome takes off.
 
-A rule's figure is the share of its claims that were right on the half of the fault set that it
-was tuned on (see `docs/attribution.md`), rounded, and never above 0.97.
+The figures are set by judgement, not measured yet: how directly a rule's evidence shows the cause.
+`benchmarks.attribution_calibration` compares them with the share of a rule's claims that is right
+on labelled failures, for one half to tune on and the other to report.
 """
 
 from collections.abc import Mapping
