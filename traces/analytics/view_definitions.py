@@ -6,7 +6,14 @@ DuckDB that attaches the catalog sees them. Views read no bodies but `v_hops`,
 condition on it skips files.
 """
 
-from traces.analytics import cost_views, lineage_views, replay_views, success_views, tool_views
+from traces.analytics import (
+    cost_views,
+    lineage_views,
+    replay_views,
+    signal_views,
+    success_views,
+    tool_views,
+)
 from traces.analytics.view import Macro, View
 from traces.storage.bodies import hops_sql
 
@@ -33,4 +40,5 @@ VIEWS: tuple[View, ...] = (
     *tool_views.VIEWS,
     *lineage_views.VIEWS,
     *replay_views.VIEWS,
+    *signal_views.VIEWS,
 )
