@@ -76,6 +76,16 @@ POOLED_CASES = (
         VERIFIED, {"here": Tally(10, 1), "others": {"L1": Tally(40, 36)}},
     ),
     PooledCase(
+        "a record that contradicts itself stays unknown", None, ("unknown", 0.0),
+        {"klass": "unknown", "confidence": 0.0, "rule": "contradicted"},
+        {"here": Tally(10, 1), "others": {"L1": Tally(40, 36)}},
+    ),
+    PooledCase(
+        "a hint and what similar requests say", "better_elsewhere", ("router:L0", 0.8),
+        ROUTER | {"rule": "retried_elsewhere", "confidence": 0.55},
+        {"here": Tally(10, 1), "others": {"L1": Tally(40, 36)}},
+    ),
+    PooledCase(
         "no router chose", None, ("adapter:L2", 0.7), ADAPTER,
         {"here": Tally(10, 1), "others": {"L1": Tally(40, 36)}}, decision="direct",
     ),

@@ -32,7 +32,7 @@ CONFIDENCE: Mapping[str, float] = {
     "underspecified": 0.85,
     "unsaid": 0.85,
     "vague": 0.6,
-    "retried_elsewhere": 0.7,
+    "retried_elsewhere": 0.55,  # a hint: any failure may pass when tried again
     "broken_call": 0.95,
     "malformed": 0.92,
     "altered": 0.92,

@@ -112,7 +112,7 @@ def better_elsewhere(kin: Kin) -> Blame | None:
     blame, turn = kin.blame, kin.turn
     if turn.decision != "routed" or blame.rule in _SURE or not kin.others:
         return None
-    if blame.klass not in ("adapter", "unknown") and blame.rule != "retried_elsewhere":
+    if blame.klass != "adapter" and blame.rule not in ("no_rule", "retried_elsewhere"):
         return None
     best = max(sorted(kin.others), key=lambda slot: kin.others[slot].low)
     there = kin.others[best]
