@@ -10,6 +10,9 @@ turn, for sources that judge only how a task ended: whether a signal was seen on
 against whether its verified turns all succeeded. Also: how many turns/s the signals are derived at.
 """
 
+# Everything put into the SQL here is declared here.
+# ruff: noqa: S608
+
 import json
 import os
 import sys

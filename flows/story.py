@@ -84,6 +84,8 @@ def tell_attribute(report: "AttributeReport") -> None:
     tell(f"          blame of what failed: {_counts(report.blame) or 'none'}")
     if report.apart:
         tell(f"          no failures of who serves: {_counts(report.apart)}")
+    if report.signals:
+        tell(f"          {report.signals}")
     worst = sorted(report.by_slot, key=lambda name: _by_harm(report.by_slot[name]))
     for slot in sorted(worst[:_SLOTS]):
         n = report.by_slot[slot]

@@ -23,6 +23,7 @@ from serving.slots import Profile
 from traces.attribution.apart import apart_sql
 from traces.attribution.blaming import blame_turns
 from traces.attribution.settling import settle_turns
+from traces.attribution.signal_quality import in_words, signal_quality
 from traces.config import AttributionConfig
 from traces.storage.frugality import little_memory
 from traces.storage.lake import Lake
@@ -52,6 +53,8 @@ class AttributeReport(Record):
     apart: dict[str, int]
     """Failed turns that say nothing about the models that serve: `canary` traffic, `engine`
     errors, `truncated` answers. They are not among the failed and blamed of `by_slot`."""
+    signals: str | None = None
+    """How often each signal was right on turns that verifiers judged, in one line."""
     feedback_unmatched: int
     """Signals about turns that are not in the lake (yet)."""
     changed: int
@@ -133,6 +136,7 @@ def _report(lake: Lake, profile: Profile, signals: int, changed: int) -> Attribu
         blame=_counts(connection, "SELECT klass FROM judged.blame"),
         by_slot=_by_slot(connection, profile),
         apart=_counts(connection, f"SELECT {apart_sql()} {_JUDGED}", "word IS NOT NULL"),
+        signals=in_words(signal_quality(connection)),
         feedback_unmatched=signals
         - _one(connection, "SELECT count(DISTINCT feedback_id) FROM judged.named"),
         changed=changed,
