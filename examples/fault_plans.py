@@ -121,12 +121,26 @@ def faults_for(
     for klass, count in TRIED.items():
         able = [start for start in starts if _can(klass, start)]
         rng.shuffle(able)
+        if klass == "tool":
+            able = _mostly_spoken(able)
         for number in range(round(count * scale) if able else 0):
             start = able[number % len(able)]
             fault = _fault(rng, klass, start, names, profile, confidences)
             name: list[object] = [seed, klass, number]
             plans.append(_plan(rng, name, start.requests, fault, start.routes))
     return plans
+
+
+def _mostly_spoken(starts: Sequence[Start]) -> list[Start]:
+    """Return starts of which two in three depend on what the tool returns."""
+    aloud = [start for start in starts if start.request.spoken]
+    silent = [start for start in starts if not start.request.spoken]
+    if not aloud or not silent:
+        return list(starts)
+    most = max(len(aloud), len(silent))
+    turns = [(aloud[2 * n % len(aloud)], silent[n % len(silent)], aloud[(2 * n + 1) % len(aloud)])
+             for n in range(most)]  # fmt: skip
+    return [start for three in turns for start in three]
 
 
 def _starts(plan: Plan, ends: Sequence[tuple[bool, str | None]]) -> list[Start]:

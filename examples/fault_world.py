@@ -32,7 +32,9 @@ class Request:
     result: Mapping[str, Any] | None = None
     """What the tool returns; None where nobody waits for it."""
     told: str = ""
-    """What the answer after the tool's result has to say."""
+    """How the answer after the tool's result should say it."""
+    fact: str = ""
+    """What it has to contain."""
     vague: tuple[str, ...] = ()
     """The request without the words that decide."""
 
@@ -45,7 +47,7 @@ class Request:
     def reference(self) -> dict[str, Any]:
         """What the last answer is checked against."""
         if self.spoken:
-            return {"verifier": "short_answer", "accepted": [self.told], "max_words": 24}
+            return {"verifier": "short_answer", "accepted": [self.fact], "max_words": 24}
         return dict(self.task.reference)
 
     @property
@@ -136,14 +138,20 @@ def _clock(rng: random.Random) -> str:
     return f"{rng.randint(8, 20)}:{rng.randint(10, 59)}"
 
 
-def _result(rng: random.Random, name: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return what a tool gives back, and how it is told."""
+def _result(
+    rng: random.Random, name: str, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], str, str]:
+    """Return what a tool gives back, how it is told, and what must not be missing."""
     if name == "get_weather":
         sky, degrees = rng.choice(SKIES), rng.randint(2, 33)
-        return {**values, "sky": sky, "degrees": degrees}, f"{sky}, {degrees} degrees"
+        return (
+            {**values, "sky": sky, "degrees": degrees},
+            f"{sky}, {degrees} degrees",
+            f"{degrees} degrees",
+        )
     key, words, draw = _FACTS[name]
     value = draw(rng)
-    return {"ok": True, **values, key: value}, words.format(value)
+    return {"ok": True, **values, key: value}, words.format(value), str(value)
 
 
 def spoken(rng: random.Random) -> Request:
@@ -152,8 +160,8 @@ def spoken(rng: random.Random) -> Request:
         request = plain(rng, "L1")
         name = request.task.reference["name"]
         if name == "get_weather" or (name in _FACTS and rng.random() < 0.5):
-            result, told = _result(rng, name, request.task.reference["arguments"])
-            return replace(request, result=result, told=told, vague=())
+            result, told, fact = _result(rng, name, request.task.reference["arguments"])
+            return replace(request, result=result, told=told, fact=fact, vague=())
 
 
 def handover(rng: random.Random) -> tuple[Request, Request]:

@@ -118,7 +118,7 @@ async def _record(
         await embedded.load_adapter(name, folder)
     engine = RememberedEngine(embedded, work / "answers.jsonl")
     recorded = await record_all(engine, profile, names, scale)
-    await embedded.close()
+    await engine.close()
     return recorded
 
 

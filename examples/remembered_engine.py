@@ -25,7 +25,8 @@ class RememberedEngine:
         if path.is_file():
             for line in path.read_text().splitlines():
                 raw = json.loads(line)
-                self._known[raw.pop("key")] = _result(raw)
+                key = raw.pop("key")
+                self._known[key] = _result(raw)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a")
 
@@ -42,6 +43,11 @@ class RememberedEngine:
             self._file.write(json.dumps({"key": key, **_raw(known)}) + "\n")
             self._file.flush()
         return replace(known, response_id=f"chatcmpl-{uuid.uuid4().hex[:24]}")
+
+    async def close(self) -> None:
+        """Close the file and the engine."""
+        self._file.close()
+        await self._engine.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

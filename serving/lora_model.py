@@ -253,9 +253,15 @@ class LoraModel:
         tails = [ids[shared:] for ids in choice_ids]
         rows = [prompt.ids + choice_ids[0][:shared] for prompt in batch]
         if all(len(tail) == 1 for tail in tails):
-            ids_B_T, mask_B_T = self._pad(rows)
+            ids_B_T, mask_B_T, cache = self._prefill(rows)
+            places_B_T = (mask_B_T.cumsum(-1) - 1).clamp(min=0)
+            computed = 0 if cache is None else cache.get_seq_length()
             logits_B_V = self.model(
-                input_ids=ids_B_T, attention_mask=mask_B_T, logits_to_keep=1
+                input_ids=ids_B_T[:, computed:],
+                attention_mask=mask_B_T,
+                position_ids=places_B_T[:, computed:],
+                cache=cache,
+                logits_to_keep=1,
             ).logits[:, -1]
             scores_B_C = logits_B_V[:, [tail[0] for tail in tails]].float()
         else:
