@@ -102,11 +102,26 @@ def run(
         bool,
         typer.Option("--replay", help="With attribute: answer failed turns afresh by every slot."),
     ] = False,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With attribute: an OpenAI-compatible server whose model judges unverified "
+            "turns, if it agrees with the verifiers.",
+        ),
+    ] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="Its model; the first that it lists if none is named.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run the loop or one stage; any setting is a dotted flag, as in --training.epochs 3."""
     console.Mode.json = as_json
     stage, path, flags = split_words([*(words or ()), *context.args])
+    if (judge or judge_model) and stage is not Stage.attribute:
+        raise typer.BadParameter("--judge and --judge-model are for 'flows run attribute'.")
+    for name, value in (("judge", judge), ("judge-model", judge_model)):
+        flags += [f"--attribution.{name}", value] if value is not None else []
     settings = load_settings(
         config,
         flags,

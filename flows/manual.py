@@ -113,9 +113,11 @@ def _ingest(settings: Settings) -> Outcome:
 
 def _attribute(settings: Settings) -> Outcome:
     from flows import story, tasks
+    from flows.judging import refuse_stopped
 
     report = tasks.attribute(settings)
     story.tell_attribute(report)
+    refuse_stopped(report.judge)
     return Outcome(report.model_dump(mode="json"))
 
 

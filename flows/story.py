@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from promotion.registry import Registry
     from promotion.state import SlotState
     from traces.attribute import AttributeReport
+    from traces.attribution.judge import JudgeReport
     from traces.attribution.replay import ReplayReport
     from traces.ingest import IngestReport
     from traces.storage.upkeep import UpkeepReport
@@ -86,6 +87,8 @@ def tell_attribute(report: "AttributeReport") -> None:
         tell(f"          no failures of who serves: {_counts(report.apart)}")
     if report.signals:
         tell(f"          {report.signals}")
+    if report.judge:
+        tell_judge(report.judge)
     worst = sorted(report.by_slot, key=lambda name: _by_harm(report.by_slot[name]))
     for slot in sorted(worst[:_SLOTS]):
         n = report.by_slot[slot]
@@ -93,6 +96,23 @@ def tell_attribute(report: "AttributeReport") -> None:
         tell(f"          {slot}: {turns}, {n['failed']} failed, {n['blamed']} blamed on it")
     if len(worst) > _SLOTS:
         tell(f"          and {len(worst) - _SLOTS} slots with fewer failures (--json lists them)")
+
+
+def tell_judge(report: "JudgeReport") -> None:
+    """Tell what a judge was found to be worth, and what it said."""
+    measured = report.agreement
+    if report.stopped is not None:
+        tell(f"          the judge stopped: {report.stopped}")
+    if not measured.turns and report.refused is None:
+        return
+    if report.refused is not None:
+        tell(f"          judge {report.judge} is refused: {report.refused}")
+        return
+    tell(f"          judge {report.judge}: kappa {measured.kappa:.2f} "
+         f"[{measured.kappa_low_95:.2f}, {measured.kappa_high_95:.2f}] on {measured.judged} "
+         f"verified turns, {measured.flip_share:.0%} follow the options' order")  # fmt: skip
+    tell(f"          it judged {_counts(report.verdicts)}; {report.waiting} wait for another run "
+         "(--attribution.judge-budget)")  # fmt: skip
 
 
 def tell_replay(report: "ReplayReport") -> None:

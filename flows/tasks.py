@@ -48,9 +48,11 @@ def ingest(settings: Settings) -> "list[IngestReport]":
 
 @task(name="attribute", timeout_seconds=6 * HOUR_S, **_OPTIONS)
 def attribute(settings: Settings) -> "AttributeReport":
-    """Settle outcomes and blame."""
+    """Settle outcomes and blame, with a judge where one is configured."""
+    from flows.judging import attribute_and_judge
+
     with progress("attributing turns") as show:
-        return stages.attribute_stage(settings, show)
+        return attribute_and_judge(settings, show)
 
 
 @task(name="replay", timeout_seconds=48 * HOUR_S, **_OPTIONS)

@@ -22,6 +22,7 @@ from serving.records import Record
 from serving.slots import Profile
 from traces.attribution.apart import apart_sql
 from traces.attribution.blaming import blame_turns
+from traces.attribution.judge import JudgeReport
 from traces.attribution.settling import settle_turns
 from traces.attribution.signal_quality import in_words, signal_quality
 from traces.config import AttributionConfig
@@ -55,6 +56,8 @@ class AttributeReport(Record):
     errors, `truncated` answers. They are not among the failed and blamed of `by_slot`."""
     signals: str | None = None
     """How often each signal was right on turns that verifiers judged, in one line."""
+    judge: JudgeReport | None = None
+    """What a judge was found to be worth and did, where one was asked."""
     feedback_unmatched: int
     """Signals about turns that are not in the lake (yet)."""
     changed: int

@@ -45,5 +45,7 @@ class AttributionConfig(BaseModel):
     """Address of an OpenAI-compatible server whose model judges; None asks none."""
     judge_model: str | None = None
     """Model to ask there; None takes the first it lists."""
+    judge_budget: int = Field(default=1000, ge=0)
+    """Most engine calls of one run of the judge; a turn takes two."""
     cluster_similarity: float = Field(default=0.3, gt=0, le=1)
     """Requests are similar from this cosine of their TF-IDF vectors on."""
