@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import faults, intake_data
+from benchmarks.attribution_steps_runs import WHO_AND_WHEN
 from infra.base_model import say_on_stderr
 from serving.errors import MolError
 from serving.slots import load_profile
 from traces.attribute import attribute
 from traces.ingest import ingest
 
-WHO_AND_WHEN = Path("../shared/data/who-and-when")
 TURNS, QUICK_TURNS = 100_000, 10_000
 _HOPS_A_TURN = 2
 
@@ -53,13 +53,11 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _area(name: str, *arguments: Any) -> dict[str, Any] | None:
+def _area(name: str, *arguments: Any) -> Any:
     """Return what an area's own benchmark measures, None where it cannot."""
 
-    def run() -> dict[str, Any]:
-        module = importlib.import_module(f"benchmarks.attribution_{name}")
-        measured: dict[str, Any] = module.measure(*arguments)
-        return measured
+    def run() -> Any:
+        return importlib.import_module(f"benchmarks.attribution_{name}").measure(*arguments)
 
     return _tried(name, run)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from scipy.stats import binomtest
 
+from benchmarks.attribution_calibration import Claimed, Fit, fits, is_tuned_on
 from serving.slots import load_profile
 from traces.attribute import attribute
 from traces.ingest import ingest
@@ -47,6 +48,8 @@ class Case:
     said_slot: str | None
     said_hop_id: str | None
     confidence: float
+    rule: str
+    """Which rule found it."""
 
     @property
     def is_claimed(self) -> bool:
@@ -68,6 +71,13 @@ def measure(quick: bool = False, folder: Path = FAULTS) -> dict[str, Any]:
     labels = read_lines(folder / "labels.jsonl.gz")
     cases = blamed(folder / "spool", folder / "profile.toml", labels)
     report = scores(cases)
+    # Confidences may be fitted to the other half: this is what they have not seen.
+    held_out = scores([case for case in cases if not is_tuned_on(case.turn_id)])
+    report["held_out"] = {
+        name: held_out[name] for name in ("n", "precision", "interval", "macro_f1")
+    }
+    claims = [Claimed(c.turn_id, c.rule, c.confidence, c.is_right) for c in cases if c.is_claimed]
+    report["rules"] = [fit_row(fit) for fit in fits(claims)]
     replays = read_lines(folder / "replays.jsonl.gz")
     report["with_replays"] = None
     if replays and not quick:
@@ -82,11 +92,25 @@ def measure(quick: bool = False, folder: Path = FAULTS) -> dict[str, Any]:
     return report
 
 
+def fit_row(fit: Fit) -> dict[str, Any]:
+    """Return what a rule claimed and how often it was right, over both halves."""
+    turns = fit.tuned.turns + fit.reported.turns
+    right = fit.tuned.successes + fit.reported.successes
+    return {"rule": fit.rule, "claimed": round(fit.claimed, 3), "n": turns, "right": right}
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of compressed JSON lines; none where there is no file."""
     if not path.is_file():
         return []
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
+def conversations(spool: Path) -> dict[str, str]:
+    """Return the conversation of every turn of a spool."""
+    lines = [line for file in sorted(spool.glob("*.gz")) for line in read_lines(file)]
+    turns = [line["record"] for line in lines if line["kind"] == "turn"]
+    return {turn["turn_id"]: turn["conversation_id"] for turn in turns}
 
 
 def blamed(
@@ -95,7 +119,7 @@ def blamed(
 ) -> list[Case]:  # fmt: skip
     """Return every labelled turn with its blame, from an empty home."""
     rows = {row["turn_id"]: row for row in attributed(spool, profile, replays)}
-    nothing = {"klass": "unknown", "slot": None, "hop_id": None, "confidence": 0.0}
+    nothing = dict.fromkeys(("slot", "hop_id", "rule")) | {"klass": "unknown", "confidence": 0.0}
     cases = []
     for label in labels:
         row = rows.get(label["turn_id"], nothing)
@@ -104,6 +128,7 @@ def blamed(
                 turn_id=label["turn_id"], klass=label["class"], slot=label["slot"],
                 hop_id=label["hop_id"], kind=label["kind"], said=row["klass"],
                 said_slot=row["slot"], said_hop_id=row["hop_id"], confidence=row["confidence"],
+                rule=row["rule"] or "",
             )
         )  # fmt: skip
     return cases

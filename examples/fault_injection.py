@@ -98,8 +98,8 @@ async def take(
         right = None if fault is None or fault.klass != "fallback" else await _route(server, turn)
         if right is not None:
             told = {"harness_digest": server.harness_digest(turn.tools)}
-            answers = [hop.model_copy(update=told) for hop in turn.hops[1:]]
-            turn.hops, turn.decision = [right, *answers], "fallback"
+            rest = [hop.model_copy(update=told) for hop in turn.hops[1:]]
+            turn.hops, turn.decision = [right, *rest], "fallback"
         call_passed = None
         if turn.pending_calls and request.spoken:
             call_passed = bool(request.task.check(turn.exchanged[-1]).passed)

@@ -78,14 +78,15 @@ def plan_clean(scale: float, seed: int = 3) -> list[Plan]:
             else:
                 slots = rng.choices(("L0", "L1", "L2", "L3"), (2, 1, 4, 4), k=rng.choice((1, 1, 2)))
                 requests = tuple(plain(rng, slot) for slot in slots)
-            plans.append(_plan(rng, [seed, kind, number], requests))
+            plans.append(plan_one(rng, [seed, kind, number], requests))
     return plans
 
 
-def _plan(
+def plan_one(
     rng: random.Random, name: list[object], requests: tuple[Request, ...],
     fault: Fault | None = None, routes: tuple[str, ...] = (),
 ) -> Plan:  # fmt: skip
+    """Return a conversation of somebody at some time, named by a hash."""
     seconds = rng.randrange(DAYS * 86_400)
     return Plan(
         conversation_id="c" + content_id(name)[7:23],
@@ -127,7 +128,7 @@ def faults_for(
             start = able[number % len(able)]
             fault = _fault(rng, klass, start, names, profile, confidences)
             name: list[object] = [seed, klass, number]
-            plans.append(_plan(rng, name, start.requests, fault, start.routes))
+            plans.append(plan_one(rng, name, start.requests, fault, start.routes))
     return plans
 
 
@@ -159,7 +160,8 @@ def _can(klass: Klass, start: Start) -> bool:
     if klass == "tool":
         return request.task.slot == "L1"
     if klass == "summary":
-        return "handover" in request.task.template or "recall" in request.task.template
+        needs = "handover" in request.task.template or "recall" in request.task.template
+        return needs and start.routes[-2] == start.requests[-2].task.slot
     return True
 
 

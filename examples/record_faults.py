@@ -3,7 +3,7 @@
     make run                                 # the loop: its champions are where this begins
     python -m examples.record_faults adapters   # 5 minutes: taught further, and damaged copies
     python -m examples.record_faults traffic    # clean traffic, then the faults; may be stopped
-    python -m examples.record_faults replays    # fresh answers of every slot to some failures
+    python -m examples.fault_replays arms       # fresh answers of every slot to some failures
 
 The engine is the embedded one over the real base, answers are the models' own; users, tools and
 the clock are simulated. A fault counts only where the same request, without it, succeeded and
@@ -14,6 +14,7 @@ import asyncio
 import gzip
 import json
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -256,9 +257,9 @@ def _reaction(
     verified = rng.random() < (0.85 if judged else 0.75)
     if verified:
         if taken.call_passed is not None and rng.random() < 0.6:
-            known = canonical_json(dict(request.task.reference))
+            call = canonical_json(dict(request.task.reference))
             value = float(taken.call_passed)
-            signals.append(signal("verifier", "tool_call", value=value, reference=known))
+            signals.append(signal("verifier", "tool_call", value=value, reference=call))
         # What a device did can be seen once, and not checked again from the answer.
         seen_once = taken.detail == "the device did not act"
         known = None if seen_once else canonical_json(request.reference)
@@ -282,8 +283,6 @@ def _reaction(
 
 def write_set(out: Path, records: Sequence[Record], labels: Sequence[dict[str, Any]]) -> None:
     """Write the spool and its labels; the order of the labels tells nothing."""
-    import shutil
-
     shutil.rmtree(out / "spool", ignore_errors=True)
     write_spool(out / "spool", records)
     write_lines(out / "labels.jsonl.gz", sorted(labels, key=lambda label: label["turn_id"]))
@@ -299,6 +298,11 @@ def write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of compressed JSON lines."""
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
 if __name__ == "__main__":
