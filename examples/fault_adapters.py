@@ -22,10 +22,10 @@ from serving.slots import Profile
 
 WEIGHTS = "adapter_model.safetensors"
 DAMAGES = {
-    "L0": ("noise-2", "scale-3", "shuffle"),
-    "L1": ("noise-1", "scale-0.3", "half"),
-    "L2": ("noise-2", "scale--1", "half"),
-    "L3": ("noise-1", "scale-0.3", "shuffle"),
+    "L0": ("noise-6", "scale-5", "shuffle"),
+    "L1": ("noise-5", "scale-0.3", "half"),
+    "L2": ("noise-9", "scale--2", "shuffle"),
+    "L3": ("noise-4", "scale-0.3", "shuffle"),
 }
 """Kinds of damage and their strength, by slot; `half` silences every other layer."""
 _ROWS = {"L0": (32, 0, 32), "L1": (20, 44, 44), "L2": (56, 0, 0), "L3": (40, 0, 44)}

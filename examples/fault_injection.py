@@ -93,8 +93,9 @@ async def take(
     text = request.task.text
     if fault is not None and fault.klass == "user" and fault.text is not None:
         text = fault.text
+    faulty = _faulty(server, fault)
     try:
-        turn = await start_turn(_faulty(server, fault), conversation, text, TOOLS)
+        turn = await start_turn(faulty, conversation, text, TOOLS)
         right = None if fault is None or fault.klass != "fallback" else await _route(server, turn)
         if right is not None:
             told = {"harness_digest": server.harness_digest(turn.tools)}
@@ -103,7 +104,7 @@ async def take(
         call_passed = None
         if turn.pending_calls and request.spoken:
             call_passed = bool(request.task.check(turn.exchanged[-1]).passed)
-        await _results(server, turn, request, fault)
+        await _results(faulty, turn, request, fault)
     except TurnFailed as failure:
         return Taken(failure.turn, False, failure.turn.error or "")
     answers = [hop.completion for hop in turn.hops if hop.role == "answer" and hop.completion]
@@ -124,8 +125,12 @@ async def close(
 
 
 def record_of(turn: OpenTurn) -> Turn:
-    """Return the turn's record, failed or not."""
-    return finished(turn)
+    """Return the turn's record, failed or not, with what came after its last engine call."""
+    record = finished(turn)
+    if not turn.exchanged or turn.exchanged[-1].role != "tool" or turn.hops[-1].role == "summary":
+        return record
+    last = max(n for n, message in enumerate(turn.exchanged) if message.role == "assistant")
+    return record.model_copy(update={"tail": tuple(turn.exchanged[last + 1 :])})
 
 
 def _faulty(server: Server, fault: Fault | None) -> Server:

@@ -20,7 +20,7 @@ DAYS, USERS = 12, 48
 CLEAN = {"handover": 170, "spoken": 110, "plain": 70}
 """Clean conversations of each kind."""
 TRIED: Mapping[Klass, int] = {
-    "router": 225, "adapter": 340, "tool": 235, "summary": 270, "user": 260, "fallback": 230,
+    "router": 250, "adapter": 400, "tool": 235, "summary": 260, "user": 310, "fallback": 260,
 }  # fmt: skip
 """Turns of each class that are tried; some succeed all the same."""
 VAGUE_SUMMARIES = (
@@ -116,10 +116,10 @@ def faults_for(
         scale: size, in sets as shipped.
         seed: which faults.
     """
-    rng = random.Random(f"faults-{seed}")
     starts = [start for plan, ends in clean for start in _starts(plan, ends)]
     plans = []
     for klass, count in TRIED.items():
+        rng = random.Random(f"faults-{seed}-{klass}")
         able = [start for start in starts if _can(klass, start)]
         rng.shuffle(able)
         if klass == "tool":
