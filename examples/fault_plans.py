@@ -20,7 +20,7 @@ DAYS, USERS = 12, 48
 CLEAN = {"handover": 170, "spoken": 110, "plain": 70}
 """Clean conversations of each kind."""
 TRIED: Mapping[Klass, int] = {
-    "router": 250, "adapter": 400, "tool": 235, "summary": 260, "user": 310, "fallback": 260,
+    "router": 250, "adapter": 500, "tool": 235, "summary": 260, "user": 310, "fallback": 260,
 }  # fmt: skip
 """Turns of each class that are tried; some succeed all the same."""
 VAGUE_SUMMARIES = (
