@@ -76,6 +76,9 @@ def measure(quick: bool = False, folder: Path = FAULTS) -> dict[str, Any]:
     report["held_out"] = {
         name: held_out[name] for name in ("n", "precision", "interval", "macro_f1")
     }
+    # A pool miss is written on the turn: what is left when that is known.
+    hidden = scores([case for case in cases if case.klass != "fallback"])
+    report["without_fallback"] = {name: hidden[name] for name in ("n", "precision", "interval")}
     claims = [Claimed(c.turn_id, c.rule, c.confidence, c.is_right) for c in cases if c.is_claimed]
     report["rules"] = [fit_row(fit) for fit in fits(claims)]
     replays = read_lines(folder / "replays.jsonl.gz")

@@ -43,30 +43,41 @@ from traces.config import AttributionConfig
 from traces.ingest import ingest
 from traces.storage.lake import Lake
 
-A_CLASS = 66
-"""Failures of the router and of adapters that are replayed."""
+A_CLASS = 62
+"""Failures of a class that are replayed."""
 EQUAL_TURNS, EQUAL_FAILING = 300, 72
-CLASSES = ("router", "adapter")
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
 @app.command()
-def arms(base: Base = DEFAULT_BASE, work: Work = WORK, out: Path = FAULTS) -> None:
-    """Replay some failures of the router and of adapters."""
+def arms(
+    base: Base = DEFAULT_BASE,
+    work: Work = WORK,
+    out: Path = FAULTS,
+    classes: str = "router,adapter",
+) -> None:
+    """Replay some failures of the router and of adapters; rows of other turns stay."""
     labels = read_lines(out / "labels.jsonl.gz")
     random.Random("arms").shuffle(labels)
     chosen = [
         label["turn_id"]
-        for klass in CLASSES
+        for klass in classes.split(",")
         for label in [label for label in labels if label["class"] == klass][:A_CLASS]
     ]
     profile = load_profile(out / "profile.toml")
     folders, names = served(profile, work)
     champions = {slot: names[slot] for slot in profile.labels}
     records = conversations_of(out / "spool", chosen)
-    rows = asyncio.run(_replayed(profile, base, folders, champions, records, len(chosen)))
-    write_lines(out / "replays.jsonl.gz", [row for row in rows if row["turn_id"] in set(chosen)])
+    memory = work / f"replays-{classes.replace(',', '-')}.jsonl"
+    rows = asyncio.run(_replayed(profile, base, folders, champions, records, len(chosen), memory))
+    asked = set(chosen)
+    path = out / "replays.jsonl.gz"
+    others = (
+        [row for row in read_lines(path) if row["turn_id"] not in asked] if path.is_file() else []
+    )
+    mine = [row for row in rows if row["turn_id"] in asked]
+    write_lines(path, sorted([*others, *mine], key=lambda row: (row["turn_id"], row["slot"])))
 
 
 @app.command()
@@ -80,7 +91,8 @@ def equal(base: Base = DEFAULT_BASE, work: Work = WORK, out: Path = FAULTS / "eq
     by_name = dict.fromkeys(same.values(), one)
     records = asyncio.run(_equal_traffic(profile, base, by_name, same, work))
     write_spool(out / "spool", records)
-    rows = asyncio.run(_replayed(profile, base, by_name, same, records, EQUAL_FAILING))
+    memory = work / "replays-equal.jsonl"
+    rows = asyncio.run(_replayed(profile, base, by_name, same, records, EQUAL_FAILING, memory))
     write_lines(out / "replays.jsonl.gz", rows)
     write_lines(
         out / "failing.jsonl.gz",
@@ -113,10 +125,10 @@ def equal_plans(profile: Profile, count: int) -> list[Plan]:
 
 async def _replayed(
     profile: Profile, base: Path, folders: Mapping[str, Path], champions: Mapping[str, str],
-    records: Sequence[Record], turns: int,
+    records: Sequence[Record], turns: int, memory: Path,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of a replay of the failures among `records`."""
-    engine = await _loaded(base, folders)
+    engine = RememberedEngine(await _loaded(base, folders), memory)
 
     async def version(slot: str, digest: str) -> Version | None:
         name = f"{slot}@{digest}"

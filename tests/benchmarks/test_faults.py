@@ -3,8 +3,11 @@
 Figures are counted by hand in the tests. The shipped set is read, not recorded again.
 """
 
+from pathlib import Path
+
 import pytest
 
+from benchmarks.attribution import measure as benchmark
 from benchmarks.attribution import parse, turns_per_s
 from benchmarks.faults import (
     CLASSES,
@@ -109,6 +112,24 @@ def test_the_shipped_set_has_each_class_and_is_known_whole() -> None:
     assert {label["turn_id"] for label in labels} <= set(turns)
     # One fault a conversation, so that no label says anything of another.
     assert len({turns[label["turn_id"]] for label in labels}) == len(labels)
+
+
+@pytest.mark.slow
+def test_the_one_command_reports_every_area_and_says_what_has_no_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    words = ["--quick", "--turns", "200", "--who-and-when", nowhere, "--faults", nowhere]
+    found = benchmark(parse(words))
+    assert found["faults"] is None
+    assert found["whoandwhen"] is None
+    assert 0 < found["equal_arms_false_router"] <= 0.05
+    assert 0.9 < found["ope_coverage"] < 1
+    assert found["turns_per_s"] > 0
+    assert set(found["signals"]["sources"]) == {"bundled"}
+    said = capsys.readouterr().err
+    assert "faults is not measured" in said
+    assert "--who-and-when" in said
 
 
 @pytest.mark.slow
