@@ -21,7 +21,8 @@ from serving.records import Hop, Message, Turn
 from traces.attribution.blame import Blame
 from traces.attribution.outcomes import Outcome
 from traces.storage.bodies import hop_of
-from traces.storage.tables import TABLES, Column, record_of
+from traces.storage.row_records import record_of
+from traces.storage.tables import TABLES, Column
 
 _BATCH_ROWS = 1000
 

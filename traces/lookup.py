@@ -22,7 +22,8 @@ from traces.errors import TurnNotFound
 from traces.read import TurnBundle
 from traces.storage.bodies import read_hops_by_id
 from traces.storage.lake import Lake
-from traces.storage.tables import TABLES, record_of
+from traces.storage.row_records import record_of
+from traces.storage.tables import TABLES
 
 _NAMED = 3
 """How many candidates an error names."""

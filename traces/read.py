@@ -13,7 +13,7 @@ from traces.bundles import TurnBundle as TurnBundle
 from traces.bundles import read_bundles
 from traces.storage.frugality import little_memory
 from traces.storage.lake import Lake
-from traces.storage.tables import record_of
+from traces.storage.row_records import record_of
 
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608

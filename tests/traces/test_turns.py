@@ -16,8 +16,8 @@ from serving.records import NO_KEY, Hop, Turn
 from traces.importers.rows import hop_row, turn_row
 from traces.joins.turns import refresh_turns
 from traces.storage.lake import Lake
+from traces.storage.row_records import record_of
 from traces.storage.store import store_rows
-from traces.storage.tables import record_of
 
 DAY_S = 86_400.0
 

@@ -23,7 +23,7 @@ from traces.attribution.replayed import Replay, current
 from traces.bundles import TurnBundle, read_bundles
 from traces.config import AttributionConfig
 from traces.joins.standing import standing
-from traces.storage.tables import record_of
+from traces.storage.row_records import record_of
 from traces.verifiers.registry import checker, reference_of
 
 NO_TOOLS = "the tools that were offered are not known"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import duckdb
 
 from traces.attribution.replayed import Replay, Similar
-from traces.storage.tables import record_of
+from traces.storage.row_records import record_of
 
 MOST_SIMILAR = 50
 """Replays of so many similar turns are added to a turn's own."""

@@ -20,7 +20,8 @@ from traces.attribution.blame import may_blame
 from traces.attribution.implying import imply
 from traces.attribution.outcomes import UNVERIFIED, Ended, Outcome, settle
 from traces.joins.standing import superseded_turns_sql
-from traces.storage.tables import arrow_table, record_of
+from traces.storage.row_records import record_of
+from traces.storage.tables import arrow_table
 
 _FETCH_ROWS = 1000
 _BATCH_ROWS = 5000

@@ -18,7 +18,8 @@ from traces.joins.changes import MARK, find_changes
 from traces.joins.joined_turns import remake
 from traces.storage.frugality import little_memory
 from traces.storage.lake import Lake
-from traces.storage.tables import TABLES, record_of
+from traces.storage.row_records import record_of
+from traces.storage.tables import TABLES
 
 _COLUMNS = [f'"{c.name}"' for c in TABLES["turns"]]
 

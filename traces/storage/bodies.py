@@ -24,7 +24,8 @@ from msgspec import Struct
 from serving.records import Hop, Message
 from traces.errors import LakeUnavailable
 from traces.storage.additions import add_new
-from traces.storage.tables import TABLES, arrow_array, arrow_schema, record_of
+from traces.storage.row_records import record_of
+from traces.storage.tables import TABLES, arrow_array, arrow_schema
 
 _FETCH_ROWS = 1000
 

@@ -3,20 +3,18 @@
 Nested values (tools, answers, signals) are JSON text: Arrow structs would
 invent null keys in tool arguments. Lists of ids are real lists, so that SQL can
 unnest them. The messages of a hop are rows of their own, see `traces.storage.bodies`.
-In: records. Out: rows (dicts) and back.
+In: records as rows (dicts). Out: Arrow tables; `traces.storage.row_records` has the way back.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import cache
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from serving.records import Record, canonical_json
+from serving.records import canonical_json
 
 Kind = Literal[
     "text", "json", "texts", "int", "float", "bool", "time", "date", "bytes", "id", "ids"
@@ -396,30 +394,3 @@ def _utc(value: Any) -> datetime | None:
 def day_of(time: datetime) -> date:
     """Return the day a record of this time is kept under."""
     return time.astimezone(UTC).date()
-
-
-R = TypeVar("R", bound=Record)
-
-# Fields that are JSON text in the record itself, not only in the lake.
-_TEXT_FIELDS = frozenset({"tools", "params", "signals", "reference", "config"})
-
-
-def record_of(kind: type[R], table: str, row: Mapping[str, Any], prefix: str = "") -> R:
-    """Rebuild a record from a lake row whose keys may carry a prefix."""
-    values: dict[str, Any] = {}
-    for name, nested in _fields(kind, table):
-        value = row[prefix + name]
-        if value is None and not kind.model_fields[name].is_required():
-            continue
-        values[name] = json.loads(value) if nested and value is not None else value
-    return kind.model_validate(values)
-
-
-@cache
-def _fields(kind: type[Record], table: str) -> tuple[tuple[str, bool], ...]:
-    """Return the columns that are fields of the record, and whether each is nested."""
-    return tuple(
-        (c.name, c.kind == "json" and c.name not in _TEXT_FIELDS)
-        for c in readable(table)
-        if c.name in kind.model_fields
-    )
