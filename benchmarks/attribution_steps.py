@@ -23,6 +23,7 @@ from benchmarks.attribution_steps_baselines import NOTES, PUBLISHED, Guess, gues
 from benchmarks.attribution_steps_judge import judged
 from benchmarks.attribution_steps_runs import WHO_AND_WHEN, Labelled, digest_of, read_runs
 from infra.base_model import say_on_stderr
+from traces.attribution import intervals
 from traces.attribution.steps import WEIGHTS, Model, Step, decisive_step
 from traces.attribution.team_run import read_run
 
@@ -67,26 +68,23 @@ def measure(
 def scored(runs: Sequence[Labelled], steps: Sequence[Step | None]) -> dict[str, Any]:
     """Return exact match of agent and of step, with n, intervals and the curve of coverage."""
     agent, step = right(runs, _named(steps))
-    return {
-        "agent": _share(agent),
-        "step": _share(step),
-        "n": len(runs),
-        "agent_interval": wilson(int(agent.sum()), len(runs)),
-        "step_interval": wilson(int(step.sum()), len(runs)),
-        "coverage": _coverage(agent, step, [s.confidence if s else 0.0 for s in steps]),
-    }
+    sure = [s.confidence if s else 0.0 for s in steps]
+    return _matches(agent, step) | {"coverage": _coverage(agent, step, sure)}
 
 
 def _judge(runs: Sequence[Labelled], guessed: Sequence[Guess | None]) -> dict[str, Any]:
     """Return a judge's exact match; what it did not say counts as wrong."""
-    agent, step = right(runs, guessed)
+    nobody = sum(guess is None for guess in guessed)
+    return _matches(*right(runs, guessed)) | {"named_nobody": nobody}
+
+
+def _matches(agent: Any, step: Any) -> dict[str, Any]:
     return {
         "agent": _share(agent),
         "step": _share(step),
-        "n": len(runs),
-        "agent_interval": wilson(int(agent.sum()), len(runs)),
-        "step_interval": wilson(int(step.sum()), len(runs)),
-        "named_nobody": sum(guess is None for guess in guessed),
+        "n": len(agent),
+        "agent_interval": wilson(int(agent.sum()), len(agent)),
+        "step_interval": wilson(int(step.sum()), len(step)),
     }
 
 
@@ -102,10 +100,7 @@ def right(
 
 def wilson(hits: int, count: int) -> list[float]:
     """Return the 95% interval of a share."""
-    from scipy.stats import binomtest
-
-    interval = binomtest(hits, count).proportion_ci(method="wilson")
-    return [round(float(interval.low), 3), round(float(interval.high), 3)]
+    return [round(end, 3) for end in intervals.wilson(hits, count)]
 
 
 def mcnemar(ours: Any, theirs: Any) -> float:

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import binomtest
-
 from benchmarks.attribution_calibration import Claimed, Fit, fits, is_tuned_on
 from serving.slots import load_profile
 from traces.attribute import attribute
+from traces.attribution import intervals
 from traces.ingest import ingest
 from traces.storage.lake import Lake
 from traces.storage.tables import TABLES, arrow_table
@@ -248,8 +247,7 @@ def wilson(right: float, of: int) -> list[float] | None:
     """Return the 95 % Wilson interval of a share."""
     if not of:
         return None
-    limits = binomtest(round(right), of).proportion_ci(method="wilson")
-    return [round(float(limits.low), 4), round(float(limits.high), 4)]
+    return [round(end, 4) for end in intervals.wilson(right, of)]
 
 
 def equal_arms(folder: Path) -> dict[str, Any] | None:

@@ -12,8 +12,8 @@ from trace_records import PROFILE, at, hop, says, signal, turn_of, user, write_s
 from serving.records import Record
 from traces.attribute import attribute
 from traces.attribution.clusters import Clusters
+from traces.attribution.intervals import wilson
 from traces.attribution.pooled import SIMILARITY, Pool
-from traces.attribution.pooled_rules import wilson
 from traces.ingest import ingest
 from traces.read import read_turns
 

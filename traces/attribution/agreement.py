@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from math import sqrt
 
 from serving.records import Record
+from traces.attribution.intervals import Z_95, wilson
 
-Z_95 = 1.959963984540054
 LEAST_TURNS = 30
 """Verified turns with a verdict that a judge is measured on at least."""
 LEAST_KAPPA = 0.4
@@ -91,13 +91,6 @@ def agreement(verdicts: Iterable[tuple[bool, bool | None, bool]]) -> Agreement:
         flip_low_95=flip_low,
         flip_high_95=flip_high,
     )
-
-
-def wilson(k: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of k of n (JASA 22, 1927)."""
-    centre, half = k + Z_95**2 / 2, Z_95 * sqrt(k * (n - k) / n + Z_95**2 / 4)
-    low, high = (centre - half) / (n + Z_95**2), (centre + half) / (n + Z_95**2)
-    return 0.0 if k == 0 else low, 1.0 if k == n else high
 
 
 def _shares(cells: list[list[float]]) -> tuple[list[list[float]], list[float], list[float], float]:

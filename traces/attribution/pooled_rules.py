@@ -7,10 +7,10 @@ so many similar turns went one way that a single noisy one cannot decide.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import sqrt
 
 from serving.records import Turn
 from traces.attribution.blame import Blame
+from traces.attribution.intervals import wilson
 
 MIN_SLOT = 8
 """Turns of a slot among similar ones, at least, for its success to count."""
@@ -19,7 +19,6 @@ HABIT = 0.8
 _MIN_EACH = 5
 _SOME = 0.1
 """Success of which at least this is sure is more than luck."""
-_Z = 1.959964
 
 
 @dataclass(slots=True)
@@ -52,16 +51,6 @@ class Tally:
     def without_failure(self) -> "Tally":
         """Return the tally without one failed turn."""
         return Tally(max(self.turns - 1, self.successes), self.successes)
-
-
-def wilson(successes: int, turns: int, z: float = _Z) -> tuple[float, float]:
-    """Return Wilson's score interval (JASA 22, 1927), 95 % by default."""
-    if turns == 0:
-        return 0.0, 1.0
-    rate, extra = successes / turns, z * z / turns
-    middle = rate + extra / 2
-    half = z * sqrt(rate * (1 - rate) / turns + extra / (4 * turns))
-    return max(0.0, (middle - half) / (1 + extra)), min(1.0, (middle + half) / (1 + extra))
 
 
 @dataclass(frozen=True, slots=True)
