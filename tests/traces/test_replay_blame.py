@@ -33,11 +33,12 @@ def rows(own: int, *others: int, reference: str = "now", **fields) -> list[Repla
 
 def blamed(
     replays: list[Replay], klass: str = "adapter", slot: str | None = "L1", *,
-    confidence: float = 0.9, corrected: bool = False, decision: str = "routed", **options,
+    confidence: float = 0.9, corrected: bool = False, decision: str = "routed",
+    rule: str = "own_verifier", **options,
 ) -> Blame:  # fmt: skip
     before = Blame(
         turn_id="t1", klass=klass, slot=slot, confidence=confidence, evidence="as it was",
-        right_slot="L3" if klass == "router" else None,
+        right_slot="L3" if klass == "router" else None, rule=rule,
     )  # fmt: skip
     outcome = Outcome(
         turn_id="t1", success=False, tier="A", rule="verified",
@@ -72,6 +73,13 @@ def test_an_adapter_that_usually_fails_where_nobody_is_better_is_to_blame() -> N
 def test_what_no_slot_solves_is_nobodys() -> None:
     found = blamed(rows(0, 0, 0, 0))
     assert (found.label, found.verdict, found.confidence) == ("unknown", "unsolvable", 0.0)
+
+
+@pytest.mark.parametrize("rule", ["broken_call", "malformed", "altered"])
+def test_a_fault_that_shows_in_the_answer_stands_though_no_slot_does_better(rule) -> None:
+    found = blamed(rows(0, 0, 0, 0), confidence=0.7, rule=rule)
+    assert (found.label, found.verdict, found.confidence) == ("adapter:L1", "adapter", 0.7)
+    assert blamed(rows(0, 0, 0, 0), "router", "L0", rule=rule).verdict == "unsolvable"
 
 
 def test_with_a_right_answer_at_hand_nothing_but_failures_leaves_the_adapter_to_blame() -> None:

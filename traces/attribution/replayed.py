@@ -22,6 +22,8 @@ CODE_VERSION = "replay-1"
 """Of the rows: how views are made, samples drawn and judged."""
 REPLAYED_CLASSES = frozenset({"router", "adapter", "summary", "unknown"})
 """What a replay can speak to; a tool, an engine or a refused request has no other answer."""
+SHOWN_IN_THE_ANSWER = frozenset({"broken_call", "malformed", "altered"})
+"""Rules whose evidence is the answer itself: that no other slot does better does not excuse it."""
 STOCHASTIC_CONFIDENCE = 0.5
 """A failure by chance is its adapter's, but nothing to learn by heart: its pair teaches."""
 
@@ -149,7 +151,7 @@ def from_replay(
     if blame.klass not in REPLAYED_CLASSES or turn.slot not in arms:
         return blame
     solvable = outcome.correction is not None or (
-        blame.method == "pooled" and blame.klass == "adapter"
+        blame.klass == "adapter" and (blame.method == "pooled" or blame.rule in SHOWN_IN_THE_ANSWER)
     )
     alike = [s.rows for s in similar if s.slot == turn.slot]
     # Two looks at the same null share what it may be wrong in.
