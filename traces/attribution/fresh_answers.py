@@ -141,7 +141,7 @@ async def draw(
         if result.finish_reason == "length":
             return Sample(None, TRUNCATED, tuple(said), calls)
         if task.judges_calls or not answer.tool_calls:
-            passed = await _passed(check, answer)
+            passed = (await asyncio.to_thread(check, answer)).passed
             last = not answer.tool_calls or calls == task.max_calls
             if passed is None:
                 return Sample(None, NOT_CHECKED, tuple(said), calls)
@@ -200,14 +200,6 @@ def _request(
         seed=seed,
         options=options,
     )
-
-
-async def _passed(check: Checker, answer: Message) -> bool | None:
-    try:
-        found = await asyncio.to_thread(check, answer)
-    except Exception:
-        return None  # a verifier that crashes says nothing of the answer
-    return found.passed
 
 
 def _result(

@@ -14,7 +14,8 @@ _MARK = """
 SELECT (SELECT (count(*), bit_xor(hash(turn_id, hop_ids, slot, digest, status, canary,
                                        supersedes, request, answer))) FROM turns),
        (SELECT count(*) FROM hops),
-       (SELECT (count(*), bit_xor(hash(turn_id, success, tier, rule, correction))) FROM outcomes),
+       (SELECT (count(*), bit_xor(hash(turn_id, success, tier, rule, correction, truncated)))
+           FROM outcomes),
        (SELECT (count(*), bit_xor(hash(turn_id, klass, slot, right_slot, confidence))) FROM blame)
 """
 
