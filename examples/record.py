@@ -247,6 +247,25 @@ async def _take(
         return failure.turn, finished(failure.turn)
 
 
+def signal_about(
+    turn: Turn, rng: random.Random, at: datetime, kind: str, name: str, **fields: object
+) -> Feedback:
+    """Return a signal that names the turn, or half the time the response that the client got."""
+    by_response = rng.random() < 0.5 and bool(turn.response_ids)
+    return Feedback.model_validate(
+        {
+            "source": SOURCE,
+            "target_kind": "response" if by_response else "turn",
+            "target_id": turn.response_ids[0] if by_response else turn.turn_id,
+            "kind": kind,
+            "name": name,
+            "user": turn.user,
+            "created_at": at,
+            **fields,
+        }
+    )
+
+
 def _react(
     planned: PlannedTurn, open_turn: OpenTurn, turn: Turn, now: datetime, rng: random.Random
 ) -> tuple[list[Feedback], PlannedTurn | None]:
@@ -262,19 +281,7 @@ def _react(
     passed = check.passed and not broken
 
     def signal(kind: str, name: str, late: timedelta, **fields: object) -> Feedback:
-        by_response = rng.random() < 0.5
-        return Feedback.model_validate(
-            {
-                "source": SOURCE,
-                "target_kind": "response" if by_response else "turn",
-                "target_id": turn.response_ids[0] if by_response else turn.turn_id,
-                "kind": kind,
-                "name": name,
-                "user": turn.user,
-                "created_at": now + late,
-                **fields,
-            }
-        )
+        return signal_about(turn, rng, now + late, kind, name, **fields)
 
     signals = []
     if reaction.verified:

@@ -26,11 +26,11 @@ import typer
 from examples.fault_adapters import damaged, teach
 from examples.fault_injection import Fault, Taken, close, record_of, take
 from examples.fault_plans import Plan, faults_for, plan_clean
-from examples.record import DEFAULT_BASE, EXAMPLES, write_spool
+from examples.record import DEFAULT_BASE, EXAMPLES, signal_about, write_spool
 from examples.remembered_engine import RememberedEngine
 from serving.embedded import EmbeddedEngine
 from serving.engine import Engine
-from serving.hops import SOURCE, Server
+from serving.hops import Server
 from serving.own_view import Conversation
 from serving.records import (
     AdapterVersion,
@@ -239,19 +239,7 @@ def _reaction(
     request = plan.requests[place]
 
     def signal(kind: str, name: str, late_s: float = 0.0, **fields: object) -> Feedback:
-        by_response = rng.random() < 0.5 and bool(turn.response_ids)
-        return Feedback.model_validate(
-            {
-                "source": SOURCE,
-                "target_kind": "response" if by_response else "turn",
-                "target_id": turn.response_ids[0] if by_response else turn.turn_id,
-                "kind": kind,
-                "name": name,
-                "user": turn.user,
-                "created_at": now + timedelta(seconds=late_s),
-                **fields,
-            }
-        )
+        return signal_about(turn, rng, now + timedelta(seconds=late_s), kind, name, **fields)
 
     signals = []
     verified = rng.random() < (0.85 if judged else 0.75)

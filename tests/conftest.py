@@ -47,3 +47,14 @@ def shared_data() -> Path:
     if not (shared / "data").is_dir():
         pytest.skip(f"no {shared / 'data'}; name another shared folder in MOL_SHARED")
     return shared / "data"
+
+
+@pytest.fixture(params=["namespaces", "filter"])
+def how(request: pytest.FixtureRequest) -> str:
+    """How code under test is confined, each way that this machine has."""
+    from sandboxed import refusal
+
+    refused = refusal(request.param)
+    if refused:
+        pytest.skip(f"this machine gives no {request.param}: {refused}")
+    return request.param

@@ -4,33 +4,11 @@ Real child processes, confined both ways there are: in namespaces, and by a filt
 calls with Landlock. Where a machine lacks one of the two its tests are skipped. Nothing is faked.
 """
 
-import functools
-
 import pytest
+from sandboxed import RIGHT, check
 
 from traces.verifiers.check import Check
 from traces.verifiers.python_tests import check_python, extract_code
-from traces.verifiers.sandbox.judged import _run
-
-RIGHT = "def f(n):\n    return n + 1\n"
-TESTS = ("assert f(1) == 2", "assert f(-1) == 0")
-
-
-@functools.cache
-def refusal(mode: str) -> str | None:
-    return _run(mode, "", "", 30).get("refused")
-
-
-@pytest.fixture(params=["namespaces", "filter"])
-def how(request: pytest.FixtureRequest) -> str:
-    refused = refusal(request.param)
-    if refused:
-        pytest.skip(f"this machine gives no {request.param}: {refused}")
-    return request.param
-
-
-def check(code: str, *tests: str, how: str | None = None, wall_limit_s: float = 10) -> Check:
-    return check_python(code, tests or TESTS, wall_limit_s, how)
 
 
 def test_right_code_passes_and_wrong_code_fails(how: str) -> None:
