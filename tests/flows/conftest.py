@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from tiny_loop import make_spool, make_tiny_base
 
+from flows.console import Mode
 from flows.prefect_server import prefect_api
+
+
+@pytest.fixture(autouse=True)
+def talks_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin as a new process does; a command with `--json` in an earlier test said otherwise."""
+    monkeypatch.setattr(Mode, "json", False)
 
 
 @pytest.fixture(scope="session")
