@@ -1,8 +1,9 @@
 """How sure each rule of blame is: one table, and what the tier of the outcome takes off.
 
-The figures are set by judgement: how directly a rule's evidence shows the cause. `benchmarks.faults`
-compares them with the share of a rule's claims that is right on failures of known cause. They are
-not fitted to it: there an adapter is at fault in one failure of six, which is no deployment's share.
+The figures are set by judgement: how directly a rule's evidence shows the cause.
+`benchmarks.faults` compares them with the share of a rule's claims that is right on failures of
+known cause. They are not fitted to it: there an adapter is at fault in one failure of six, which
+is no deployment's share.
 """
 
 from collections.abc import Mapping
