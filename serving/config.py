@@ -109,7 +109,7 @@ class ServeConfig(_Section):
     """Name under which the engine serves the bare base model."""
     attempts: int = Field(default=2, ge=1, le=5)
     """Tries of an engine call that failed before the client got anything, but for time-outs."""
-    poll_s: float = Field(default=0.5, gt=0)
+    poll_s: float = Field(default=0.1, gt=0)
     """How often the slot table is looked at."""
     keep_days: float = Field(default=30.0, gt=0)
     """Turns older than this are forgotten, the first ones of a longer conversation too."""

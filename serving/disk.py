@@ -60,20 +60,28 @@ def new_folder(final: Path) -> Iterator[Path]:
     except OSError as error:
         raise _disk_full(final, error) from error
     try:
-        yield temporary
-        for file in sorted(temporary.rglob("*")):
-            if file.is_file():
-                _sync_file(file)
-        sync_folder(temporary)
-        if not final.exists():
-            temporary.replace(final)
-            sync_folder(final.parent)
+        with disk_errors(final):
+            yield temporary
+            for file in sorted(temporary.rglob("*")):
+                if file.is_file():
+                    _sync_file(file)
+            sync_folder(temporary)
+            if not final.exists():
+                temporary.replace(final)
+                sync_folder(final.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise DiskFull where a disk refuses what the block writes for `path`; others pass."""
+    try:
+        yield
     except OSError as error:
         if isinstance(error, MolError) or error.errno not in _REFUSALS:
             raise
-        raise _disk_full(final, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise _disk_full(path, error) from error
 
 
 def _temporary(final: Path) -> Path:

@@ -30,6 +30,14 @@ class _Call:
     future: asyncio.Future[ChatResult]
 
 
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    model: str
+    token_ids: tuple[int, ...]
+    first: int
+    future: asyncio.Future[tuple[float, ...]]
+
+
 class EmbeddedEngine:
     """An `Engine` in this process.
 
@@ -43,7 +51,9 @@ class EmbeddedEngine:
         self._max_batch = max_batch
         self._waiting: list[_Call] = []
         self._running: list[_Call] = []
+        self._scored: list[_Scored] = []
         self._pump: asyncio.Task[None] | None = None
+        self._scorer: asyncio.Task[None] | None = None
         self._closed = False
 
     async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
@@ -71,6 +81,18 @@ class EmbeddedEngine:
         self._check_open()
         return await asyncio.to_thread(self.model.embed, text)
 
+    async def logprobs(
+        self, model: str, token_ids: Sequence[int], first: int = 1
+    ) -> tuple[float, ...]:
+        """Score tokens; calls that wait together and begin alike share a pass."""
+        self._check_open()
+        self.model.check_known(model)
+        future: asyncio.Future[tuple[float, ...]] = asyncio.get_running_loop().create_future()
+        self._scored.append(_Scored(model, tuple(token_ids), first, future))
+        if self._scorer is None or self._scorer.done():
+            self._scorer = asyncio.create_task(self._score())
+        return await future
+
     async def models(self) -> tuple[str, ...]:
         """Return the base's name and the adapters' names."""
         return self.model.names
@@ -92,9 +114,11 @@ class EmbeddedEngine:
     async def close(self) -> None:
         """Fail what waits or runs, and release the model."""
         self._closed = True
-        if self._pump is not None:
-            self._pump.cancel()
-        for call in (*self._running, *self._waiting):
+        for task in (self._pump, self._scorer):
+            if task is not None:
+                task.cancel()
+        calls: list[_Call | _Scored] = [*self._running, *self._waiting, *self._scored]
+        for call in calls:
             if not call.future.done():
                 call.future.set_exception(EngineUnavailable("The embedded engine was closed."))
         self._waiting.clear()
@@ -121,7 +145,25 @@ class EmbeddedEngine:
                         call.future.set_result(result)
             await asyncio.sleep(0)
 
-    def _fail(self, batch: Sequence[_Call], error: EngineRefused) -> None:
+    async def _score(self) -> None:
+        await asyncio.sleep(0)
+        while self._scored:
+            model = self._scored[0].model
+            batch = [call for call in self._scored if call.model == model]
+            rows, firsts = [c.token_ids for c in batch], [c.first for c in batch]
+            try:
+                told = await asyncio.to_thread(self.model.logprobs, model, rows, firsts)
+            except EngineRefused as refusal:
+                self._fail(batch, refusal)
+            except Exception as error:
+                self._fail(batch, EngineRefused(f"The embedded engine failed (500): {error!r}"))
+            else:
+                for call, logprobs in zip(batch, told, strict=True):
+                    if not call.future.done():
+                        call.future.set_result(logprobs)
+            self._scored = [call for call in self._scored if not call.future.done()]
+
+    def _fail(self, batch: Sequence[_Call | _Scored], error: EngineRefused) -> None:
         for call in batch:
             if not call.future.done():
                 call.future.set_exception(error)

@@ -7,7 +7,7 @@ and PEFT. All batch what is asked concurrently, so callers simply `asyncio.gathe
 their requests.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -102,6 +102,16 @@ class Engine(Protocol):
 
     async def embed(self, text: str) -> tuple[float, ...]:
         """Return the base model's last hidden state after `text`, one number a dimension."""
+        ...
+
+    async def logprobs(
+        self, model: str, token_ids: Sequence[int], first: int = 1
+    ) -> tuple[float, ...]:
+        """Return the log-probability of each token from `first` on, given all those before it.
+
+        It is the one with which an answer to the tokens before would begin, so what a prefix
+        cache holds takes part. A server is asked once a token: keep those that are asked few.
+        """
         ...
 
     async def models(self) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ from serving.engine_bodies import (
     completion,
     delta_chunk,
     error_body,
+    forced_completion,
+    forced_token,
     last_chunks,
     object_of,
     role_chunk,
@@ -56,6 +58,7 @@ class _App:
             Route("/health", self._health),
             Route("/v1/models", self._answered(self._models)),
             Route("/v1/chat/completions", self._answered(self._chat), methods=["POST"]),
+            Route("/v1/completions", self._answered(self._forced), methods=["POST"]),
             Route("/v1/embeddings", self._answered(self._embeddings), methods=["POST"]),
             Route("/v1/load_lora_adapter", self._answered(self._load), methods=["POST"]),
             Route("/v1/unload_lora_adapter", self._answered(self._unload), methods=["POST"]),
@@ -141,6 +144,16 @@ class _App:
                 running.cancel()
 
         return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def _forced(self, request: Request) -> Response:
+        """Tell the log-probability of one forced token: all that a proof asks for."""
+        raw = await _body(request)
+        model = await self._known(raw)
+        prompt, token = forced_token(raw)
+        call = asyncio.ensure_future(self._engine.logprobs(model, [*prompt, token], len(prompt)))
+        if not await _finished(call, request):
+            return Response(status_code=499)
+        return _json(forced_completion(raw, prompt, token, call.result()[0]))
 
     async def _embeddings(self, request: Request) -> Response:
         raw = await _body(request)

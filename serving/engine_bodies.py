@@ -2,8 +2,9 @@
 
 import math
 import time
+import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -102,6 +103,37 @@ def completion(raw: dict[str, Any], result: ChatResult) -> dict[str, Any]:
     }
 
 
+def forced_token(raw: dict[str, Any]) -> tuple[list[int], int]:
+    """Return the prompt's tokens and the one that the answer is forced to be."""
+    prompt, allowed = raw.get("prompt"), raw.get("allowed_token_ids")
+    if not _is_tokens(prompt) or not _is_tokens(allowed) or len(allowed) != 1:
+        raise RequestRefused(
+            "Only answers of one forced token are given here: `prompt` is a list of token ids, "
+            "`allowed_token_ids` one of them.",
+            param="prompt",
+        )
+    if raw.get("max_tokens") != 1 or raw.get("logprobs") is None:
+        raise RequestRefused("`max_tokens` is 1 and `logprobs` given.", param="max_tokens")
+    return prompt, allowed[0]
+
+
+def forced_completion(
+    raw: dict[str, Any], prompt: list[int], token: int, logprob: float
+) -> dict[str, Any]:
+    """Return a `text_completion` of that one token."""
+    told = {"token_logprobs": [logprob], "tokens": [f"token_id:{token}"], "text_offset": [0]}
+    choice = {"index": 0, "text": "", "logprobs": told, "finish_reason": "length"}
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": 1, "total_tokens": len(prompt) + 1}
+    return {
+        "id": f"cmpl-{uuid.uuid4().hex[:24]}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": raw["model"],
+        "choices": [choice | {"token_ids": [token] if raw.get("return_token_ids") else None}],
+        "usage": usage,
+    }
+
+
 def role_chunk(head: dict[str, Any]) -> dict[str, Any]:
     """Return the chunk that opens a stream."""
     return _chunk(head, {"role": "assistant", "content": ""})
@@ -162,6 +194,10 @@ def _messages(raw: dict[str, Any]) -> tuple[Message, ...]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise RequestRefused(f"A message is wrong: {why}", param="messages") from error
+
+
+def _is_tokens(value: Any) -> TypeGuard[list[int]]:
+    return bool(value) and isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 
 def _dict(raw: dict[str, Any], field: str) -> dict[str, Any]:

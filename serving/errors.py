@@ -44,6 +44,11 @@ class EngineRefused(MolError, RuntimeError):
         self.detail = detail
         """The engine's own words, without its address."""
 
+    @property
+    def of_the_request(self) -> bool:
+        """Whether it says something of this one request; other statuses are of the server."""
+        return self.status in (400, 413, 422)
+
 
 class AdapterNotServable(MolError, ValueError):
     """An adapter folder is not what an engine can load (format, rank, base, modules)."""

@@ -18,7 +18,9 @@ from serving.slot_table import SlotEntry, SlotFile
 class Release:
     """One slot table in service."""
 
-    __slots__ = ("_idle", "_pins", "canaries", "names", "over", "paths", "slots", "table")
+    __slots__ = (
+        "_idle", "_pins", "canaries", "digests", "names", "over", "paths", "slots", "table",
+    )  # fmt: skip
 
     def __init__(self, table: SlotFile, base_name: str, home: Path, missing: Iterable[str]) -> None:
         """Serve a table without the slots in `missing`."""
@@ -33,6 +35,8 @@ class Release:
         )
         self.paths = {name: path for e in self.slots for name, path in adapters_of(e, home)}
         """Folder of every adapter that it needs, by served name."""
+        self.digests = {name: digest for e in self.slots for name, digest in digests_of(e)}
+        """What each of them must be, by served name."""
         self.over = False
         """Its time to drain is up; its names may be gone from the engine."""
         self._pins = 0
@@ -142,3 +146,9 @@ def adapters_of(entry: SlotEntry, home: Path) -> list[tuple[str, Path]]:
     """Return served name and folder of each adapter that a slot needs."""
     versions = ((entry.champion, entry.path), (entry.canary, entry.canary_path))
     return [(name, home / path) for name, path in versions if name and path]
+
+
+def digests_of(entry: SlotEntry) -> list[tuple[str, str]]:
+    """Return served name and digest of each adapter that a slot needs."""
+    versions = ((entry.champion, entry.digest), (entry.canary, entry.canary_digest))
+    return [(name, digest) for name, digest in versions if name and digest]

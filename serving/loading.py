@@ -1,21 +1,30 @@
-"""Adapters on the engine's replicas: bring a version everywhere, prove it answers, take it away.
+"""Adapters on the engine's replicas: bring a version everywhere, prove what it is, take it away.
 
-Only what this process loaded, or serves, is ever unloaded: an adapter that somebody else
-put on the engine is left alone.
+A version whose proof training wrote down is asked for it on every replica by itself; see
+`serving.proof`. Only what this process loaded, or serves, is ever unloaded: an adapter that
+somebody else put on the engine is left alone. A replica that does not answer is left behind: the
+others go on without it, and it gets no call before it has, proved, what is in force.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from serving.engine import ChatRequest, Engine
-from serving.errors import EngineRefused, MolError
+from serving.errors import EngineRefused, EngineUnavailable, MolError
+from serving.proof import Proof, ProofInvalid, Verdict, read_proof
+from serving.proving import prove
 from serving.records import Message
 
 log = logging.getLogger(__name__)
 
 PROBE = (Message(role="user", content="Hello"),)
+_T = TypeVar("_T")
+ANSWER_S = 5.0
+"""A replica that failed and does not list its models in this time does not answer."""
 
 
 class VersionRefused(MolError, RuntimeError):
@@ -25,36 +34,100 @@ class VersionRefused(MolError, RuntimeError):
 class AdapterLoader:
     """Loads and unloads versions on every replica, and remembers which are this process's."""
 
-    def __init__(self, replicas: Sequence[Engine], step_s: float) -> None:
-        """Work on these engines; each step on one of them may take `step_s` seconds."""
+    def __init__(
+        self,
+        replicas: Sequence[Engine],
+        home: Path,
+        base_name: str,
+        step_s: float,
+        behind: set[int] | None = None,
+    ) -> None:
+        """Work on these engines; each step on one of them may take `step_s` seconds.
+
+        `behind` holds the places of those that get no calls; it is kept here, never all of them.
+        """
         self._replicas = tuple(replicas)
+        self.behind = set() if behind is None else behind
+        self._home = home
+        self._base_name = base_name
         self._step_s = step_s
         self._owned: set[tuple[int, str]] = set()
+        self._proved: set[tuple[int, str]] = set()
+        self._floors: dict[int, float] = {}
+        self._unproved: set[str] = set()
 
     async def provide(self, name: str, path: Path) -> None:
-        """Make a version answer under its name on every replica.
+        """Make a version answer under its name on every replica that answers.
 
         Raises:
             VersionRefused: if one of them cannot; what was loaded stays to be forgotten.
         """
-        done = await asyncio.gather(
-            *(self._provide(n, name, path) for n in range(len(self._replicas))),
-            return_exceptions=True,
-        )
-        _raise_first(done, name)
+        _raise_first(await self._on_each(lambda n: self._provide(n, name, path)), name)
 
-    async def restore(self, name: str, path: Path) -> None:
+    async def restore(self, name: str, path: Path, digest: str) -> None:
         """Load a version where it is missing, for example after an engine was started anew.
 
         Raises:
-            VersionRefused: if no replica has it afterwards.
+            VersionRefused: if no replica that gets calls has it afterwards, proved.
         """
+        proofs, unreadable = await self._proofs({name: digest})
+        if unreadable:
+            raise VersionRefused(unreadable[name])
         done = await asyncio.gather(
-            *(self._load(n, name, path) for n in range(len(self._replicas))),
+            *(self._restore(n, name, path, proofs) for n in self._in_service()),
             return_exceptions=True,
         )
         if all(isinstance(result, BaseException) for result in done):
             _raise_first(done, name)
+
+    async def prove(self, served: Mapping[str, str]) -> dict[str, str]:
+        """Prove what every replica serves under these names, if one of them is new to it.
+
+        Args:
+            served: digest by name, of what serves already too: it must answer as before.
+
+        Returns:
+            Why a name is not proved, where one is not.
+
+        Raises:
+            VersionRefused: if no replica can be asked.
+        """
+        proofs, unreadable = await self._proofs(served)
+        done = await self._on_each(lambda n: self._prove(n, proofs))
+        _raise_first([one for one in done if isinstance(one, BaseException)], ", ".join(served))
+        failed = [one for found in done if not isinstance(found, BaseException) for one in found]
+        # What was proved before needs its file no more.
+        why = {name: words for name, words in unreadable.items() if not self.proved(name)}
+        return why | {verdict.name: verdict.words for verdict in reversed(failed)}
+
+    def proved(self, name: str) -> bool:
+        """Whether every replica that gets calls was proved for a name, or no proof was written."""
+        everywhere = all((n, name) in self._proved for n in self._in_service())
+        return everywhere or name in self._unproved
+
+    async def returned(self) -> list[int]:
+        """Return the places of the replicas that were left behind and answer again."""
+        places = sorted(self.behind)
+        answers = await asyncio.gather(*map(self._answers, places))
+        return [n for n, there in zip(places, answers, strict=True) if there]
+
+    async def catch_up(
+        self, places: Sequence[int], paths: Mapping[str, Path], served: Mapping[str, str]
+    ) -> None:
+        """Bring replicas what is in force and prove it; those that have it get calls again."""
+        proofs, unreadable = await self._proofs(served)
+        done = await asyncio.gather(
+            *(self._catch_up(n, paths, proofs) for n in places), return_exceptions=True
+        )
+        for n, error in zip(places, done, strict=True):
+            why = (
+                next(iter(unreadable.values()), "") if error is None else str(error) or repr(error)
+            )
+            if why:
+                log.warning("%s still gets no calls: %s", self._called(n), why)
+                continue
+            self.behind.discard(n)
+            log.warning("%s has what is in force and gets calls again", self._called(n))
 
     def adopt(self, names: Collection[str]) -> None:
         """Take responsibility for names that serve from now on, whoever loaded them."""
@@ -66,8 +139,56 @@ class AdapterLoader:
 
     async def forget(self, keep: Collection[str]) -> None:
         """Unload this process's names that are not to be kept; what fails is tried next time."""
-        gone = [(n, name) for n, name in sorted(self._owned) if name not in keep]
+        gone = [
+            (n, name)
+            for n, name in sorted(self._owned)
+            if name not in keep and n not in self.behind
+        ]
         await asyncio.gather(*(self._unload(n, name) for n, name in gone))
+
+    def _in_service(self) -> list[int]:
+        return [n for n in range(len(self._replicas)) if n not in self.behind]
+
+    async def _on_each(self, work: Callable[[int], Awaitable[_T]]) -> list[_T | BaseException]:
+        """Do something on every replica that gets calls, and leave behind those fallen silent.
+
+        Where none answers, all stay, and what they raised is returned.
+        """
+        places = self._in_service()
+        done = await asyncio.gather(*map(work, places), return_exceptions=True)
+        doubtful = [
+            n
+            for n, result in zip(places, done, strict=True)
+            if isinstance(result, EngineUnavailable | TimeoutError)
+        ]
+        answers = await asyncio.gather(*map(self._answers, doubtful))
+        silent = {n for n, there in zip(doubtful, answers, strict=True) if not there}
+        if len(silent) == len(places):
+            return done
+        for n in silent:
+            log.warning("%s does not answer and gets no calls until it does", self._called(n))
+            self.behind.add(n)
+            self._floors.pop(n, None)
+            self._proved = {(m, name) for m, name in self._proved if m != n}
+        return [result for n, result in zip(places, done, strict=True) if n not in silent]
+
+    async def _answers(self, n: int) -> bool:
+        try:
+            async with asyncio.timeout(min(ANSWER_S, self._step_s)):
+                await self._replicas[n].models()
+        except (EngineUnavailable, TimeoutError):
+            return False
+        except MolError:
+            pass  # a refusal is an answer
+        return True
+
+    async def _catch_up(
+        self, n: int, paths: Mapping[str, Path], proofs: Mapping[str, Proof]
+    ) -> None:
+        for name, path in paths.items():
+            await self._provide(n, name, path)
+        for verdict in await self._prove(n, proofs):
+            raise VersionRefused(verdict.words)
 
     async def _provide(self, n: int, name: str, path: Path) -> None:
         await self._load(n, name, path)
@@ -81,11 +202,59 @@ class AdapterLoader:
                 "Name an engine that serves adapters under their own names."
             )
 
+    async def _restore(self, n: int, name: str, path: Path, proofs: Mapping[str, Proof]) -> None:
+        await self._load(n, name, path)
+        for verdict in await self._prove(n, proofs):
+            await self._unload(n, name)
+            raise VersionRefused(verdict.words)
+
+    async def _proofs(self, served: Mapping[str, str]) -> tuple[dict[str, Proof], dict[str, str]]:
+        """Read the proofs that there are, and why one cannot be read; say once where none is."""
+
+        def read(digest: str) -> Proof | str | None:
+            try:
+                return read_proof(self._home, digest)
+            except ProofInvalid as error:
+                return str(error)
+
+        def read_all() -> dict[str, Proof | str | None]:
+            return {name: read(digest) for name, digest in served.items()}
+
+        found = await asyncio.to_thread(read_all)
+        lacking = {name for name, proof in found.items() if proof is None}
+        for name in sorted(lacking - self._unproved):
+            log.warning("%r serves without proof: training wrote none down for it", name)
+        self._unproved = lacking
+        return (
+            {name: proof for name, proof in found.items() if isinstance(proof, Proof)},
+            {name: why for name, why in found.items() if isinstance(why, str)},
+        )
+
+    async def _prove(self, n: int, proofs: Mapping[str, Proof]) -> tuple[Verdict, ...]:
+        """Return what is not proved on a replica; ask only if a name is new to it."""
+        if all((n, name) in self._proved for name in proofs):
+            return ()
+        async with asyncio.timeout(self._step_s):
+            found = await prove(self._replicas[n], proofs, self._base_name, self._floors.get(n))
+        proved = {(n, v.name) for v in found.verdicts if v.outcome == "proved"}
+        if self._base_name not in (verdict.name for verdict in found.failed):
+            self._floors.setdefault(n, found.floor)
+            self._proved |= proved
+        log.info(
+            "%s: %d of %d names proved in %.1f s, noise floor %.2g nats a token",
+            self._called(n), len(proved), len(proofs), found.seconds, found.floor,
+        )  # fmt: skip
+        return tuple(
+            replace(verdict, words=f"On {self._called(n)}: {verdict.words}")
+            for verdict in found.failed
+        )
+
     async def _load(self, n: int, name: str, path: Path) -> None:
         engine = self._replicas[n]
         async with asyncio.timeout(self._step_s):
             if name in await engine.models():
                 return
+            self._proved.discard((n, name))
             # Before the call: one that timed out may have been loaded all the same.
             self._owned.add((n, name))
             try:
@@ -114,9 +283,10 @@ class AdapterLoader:
             log.warning("%s keeps %r for now: %s", self._called(n), name, error)
         else:
             self._owned.discard((n, name))
+            self._proved.discard((n, name))
 
     def _called(self, n: int) -> str:
-        return f"engine {getattr(self._replicas[n], 'base_url', n)!r}"
+        return f"engine {getattr(self._replicas[n], 'label', n)!r}"
 
 
 def _raise_first(results: Sequence[BaseException | None], name: str) -> None:

@@ -169,6 +169,37 @@ class LoraModel:
             out = self.model(input_ids=ids_1_T, output_hidden_states=True, logits_to_keep=1)
             return tuple(out.hidden_states[-1][0, -1].float().tolist())
 
+    def logprobs(
+        self, name: str, rows: Sequence[tuple[int, ...]], firsts: Sequence[int]
+    ) -> list[tuple[float, ...]]:
+        """Return for each row the log-probabilities of its tokens from its first on.
+
+        A row with which another one begins is read off that one's pass.
+        """
+        import torch
+
+        with self._busy, torch.inference_mode():
+            self.check_known(name)
+            with self._using(name):
+                told: dict[tuple[int, ...], tuple[float, ...]] = {}
+                for row in sorted(set(rows), key=len, reverse=True):
+                    if not any(longer[: len(row)] == row for longer in told):
+                        told[row] = self._told(row, min(firsts))
+        found = (next(t for longer, t in told.items() if longer[: len(r)] == r) for r in rows)
+        return [
+            whole[first - min(firsts) : len(row) - min(firsts)]
+            for whole, row, first in zip(found, rows, firsts, strict=True)
+        ]
+
+    def _told(self, row: tuple[int, ...], first: int) -> tuple[float, ...]:
+        import torch
+
+        ids_1_T = torch.tensor([row], device=self.model.device)
+        kept = len(row) - first + 1
+        logits_K_V = self.model(input_ids=ids_1_T, logits_to_keep=kept).logits[0, :-1].float()
+        logprobs_K_V = torch.log_softmax(logits_K_V, -1)
+        return tuple(logprobs_K_V.gather(-1, ids_1_T[0, first:, None])[:, 0].tolist())
+
     def answer(self, batch: Sequence[Prompt]) -> list[ChatResult]:
         """Answer requests that agree in model, choices, sampling and whether they have tools."""
         import torch

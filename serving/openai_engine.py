@@ -4,9 +4,10 @@
 fields silently), `return_token_ids` brings the exact tokens back.
 """
 
+import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from serving.sse import Stream
 from serving.upstream import Forwarded, Upstream
 
 CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
 _JSON = {"Content-Type": "application/json"}
 _AFTER_DONE_S = 1.0
@@ -39,17 +41,21 @@ class OpenAIEngine:
         timeout_s: float = 600.0,
         token_ids: bool = True,
         base_name: str = "base",
+        key: str | None = None,
+        option: str = "--engine",
     ) -> None:
         """Address a server such as `http://127.0.0.1:8000`.
 
         Args:
-            base_url: Its address, without `/v1`.
+            base_url: Its address, with or without `/v1` at the end.
             concurrency: Most calls at once; further ones wait for their turn.
             connect_s: Limit for reaching it.
             idle_s: Limit between two pieces of an answer.
             timeout_s: Limit for a whole call, the wait for its turn left out.
             token_ids: Whether to ask for token ids; some servers refuse the field.
             base_name: Name under which it serves the base model.
+            key: Its API key, sent as `Authorization: Bearer`; a secret.
+            option: Option of the command line that named it, for messages.
         """
         self._upstream = Upstream(
             base_url,
@@ -57,8 +63,12 @@ class OpenAIEngine:
             connect_s=connect_s,
             idle_s=idle_s,
             timeout_s=timeout_s,
+            key=key,
+            option=option,
         )
         self.base_url = self._upstream.base_url
+        self.label = self._upstream.label
+        """The address as messages may show it."""
         self._token_ids = token_ids
         self._base_name = base_name
 
@@ -100,6 +110,37 @@ class OpenAIEngine:
             return tuple(float(number) for number in raw["data"][0]["embedding"])
         except _ODD as error:
             raise self._nonsense(EMBEDDINGS, raw) from error
+
+    async def logprobs(
+        self, model: str, token_ids: Sequence[int], first: int = 1
+    ) -> tuple[float, ...]:
+        """Ask for answers of one token, each forced to be the next one of `token_ids`.
+
+        vLLM's `prompt_logprobs` would tell all at once, but past the prefix cache; and its CPU
+        build (0.32, with LoRA) ends if such a request shares a batch with another one.
+        """
+        asked = (self._next_logprob(model, token_ids, n) for n in range(first, len(token_ids)))
+        return tuple(await asyncio.gather(*asked))
+
+    async def _next_logprob(self, model: str, token_ids: Sequence[int], n: int) -> float:
+        body = {
+            "model": model,
+            "prompt": list(token_ids[:n]),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "allowed_token_ids": [token_ids[n]],
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        raw = await self._call(COMPLETIONS, body)
+        try:
+            [choice] = raw["choices"]
+            [told], [chosen] = choice["logprobs"]["token_logprobs"], choice["token_ids"]
+            if chosen != token_ids[n]:
+                raise ValueError(chosen)
+            return float(told)
+        except _ODD as error:
+            raise self._nonsense(COMPLETIONS, raw) from error
 
     async def models(self) -> tuple[str, ...]:
         """Return the ids of `/v1/models`."""
@@ -149,7 +190,7 @@ class OpenAIEngine:
         if status >= 400:
             text = content.decode("utf-8", "replace")[:300]
             raise EngineRefused(
-                f"The engine at {self.base_url!r} answered {path} with {status}: {text!r}.",
+                f"The engine at {self.label!r} answered {path} with {status}: {text!r}.",
                 status,
                 _reason(content),
             )
@@ -184,14 +225,12 @@ class OpenAIEngine:
             lost.partial = result
             raise lost
         if result is None or why is not None:
-            raise BrokenAnswer(
-                f"The engine at {self.base_url!r} broke off its answer: {why}.", result
-            )
+            raise BrokenAnswer(f"The engine at {self.label!r} broke off its answer: {why}.", result)
         return result
 
     def _nonsense(self, path: str, raw: Any) -> EngineUnavailable:
         return EngineUnavailable(
-            f"The engine at {self.base_url!r} answered {path} with {str(raw)[:120]!r}, not as an "
+            f"The engine at {self.label!r} answered {path} with {str(raw)[:120]!r}, not as an "
             "OpenAI-compatible server would. Name one that is with '--engine'."
         )
 

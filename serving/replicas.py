@@ -27,6 +27,8 @@ class Replicas:
         """Take at least one engine; a single one costs nothing extra."""
         assert engines, "a server needs an engine"
         self.engines = tuple(engines)
+        self.behind: set[int] = set()
+        """Places of those that get no calls until they have what is in force; never all."""
         self._next = itertools.count()
 
     def order(self, affinity: str) -> tuple[OpenAIEngine, ...]:
@@ -34,12 +36,13 @@ class Replicas:
 
         Without an affinity they take turns.
         """
-        if len(self.engines) == 1:
-            return self.engines
+        engines = tuple(e for n, e in enumerate(self.engines) if n not in self.behind)
+        if len(engines) == 1:
+            return engines
         if not affinity:
-            start = next(self._next) % len(self.engines)
-            return self.engines[start:] + self.engines[:start]
-        return tuple(sorted(self.engines, key=lambda engine: _weight(affinity, engine.base_url)))
+            start = next(self._next) % len(engines)
+            return engines[start:] + engines[:start]
+        return tuple(sorted(engines, key=lambda engine: _weight(affinity, engine.base_url)))
 
     async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         """Ask the replica of the request's affinity and attempt."""
@@ -62,6 +65,12 @@ class Replicas:
     async def embed(self, text: str) -> tuple[float, ...]:
         """Ask any replica: the base is the same everywhere."""
         return await self._pick("", 0).embed(text)
+
+    async def logprobs(
+        self, model: str, token_ids: Sequence[int], first: int = 1
+    ) -> tuple[float, ...]:
+        """Ask one replica, the next in turn; a proof asks each of `engines` by itself."""
+        return await self._pick("", 0).logprobs(model, token_ids, first)
 
     async def models(self) -> tuple[str, ...]:
         """Return the names that every replica serves, in the first one's order."""

@@ -2,7 +2,8 @@
 
 `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, the form of
 `infra/chat_template.jinja` and of vLLM's `hermes` parser, whose behaviour on broken
-JSON (the whole text stays content) is kept.
+JSON (the whole text stays content) is kept. Half of a surrogate pair becomes `?`: no hash, file
+or tokenizer takes it.
 """
 
 import json
@@ -27,8 +28,12 @@ def parse_tool_calls(text: str, id_prefix: str) -> Message:
             return Message(role="assistant", content=text)
         if not isinstance(name, str):
             return Message(role="assistant", content=text)
-        rendered = json.dumps(arguments, ensure_ascii=False)
-        calls.append(ToolCall(id=f"{id_prefix}-{n}", name=name, arguments=rendered))
+        rendered = _storable(json.dumps(arguments, ensure_ascii=False))
+        calls.append(ToolCall(id=f"{id_prefix}-{n}", name=_storable(name), arguments=rendered))
     return Message(
         role="assistant", content=text[: text.index("<tool_call>")].strip(), tool_calls=tuple(calls)
     )
+
+
+def _storable(text: str) -> str:
+    return text.encode(errors="replace").decode()

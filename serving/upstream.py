@@ -19,6 +19,7 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
+from serving.addresses import shown_address, without_secrets
 from serving.errors import BrokenAnswer, EngineUnavailable
 
 KEEP_ALIVE_S = 4.0
@@ -39,10 +40,15 @@ class Upstream:
     """One server. May be made before an event loop runs, and used from several of them."""
 
     def __init__(
-        self, base_url: str, *, concurrency: int, connect_s: float, idle_s: float, timeout_s: float
-    ) -> None:
-        """Address a server; limits as in `serving.openai_engine.OpenAIEngine`."""
-        self.base_url = base_url.rstrip("/")
+        self, base_url: str, *, concurrency: int, connect_s: float, idle_s: float,
+        timeout_s: float, key: str | None = None, option: str = "--engine",
+    ) -> None:  # fmt: skip
+        """Address a server; arguments as in `serving.openai_engine.OpenAIEngine`."""
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self.label = shown_address(self.base_url)
+        """The address as messages may show it."""
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._option = option
         try:
             url = URL(self.base_url)
             valid, why = url.scheme in ("http", "https") and bool(url.host), "no http:// address"
@@ -50,8 +56,8 @@ class Upstream:
             valid, why = False, str(error)
         if not valid:
             raise EngineUnavailable(
-                f"{base_url!r} is no address of an engine: {why}. "
-                "Name one such as 'http://127.0.0.1:8000' with '--engine'."
+                f"{self.label!r} is no address of an engine: {without_secrets(why)}. "
+                f"Name one such as 'http://127.0.0.1:8000' with {option!r}."
             )
         self._concurrency = concurrency
         self._connect_s = connect_s
@@ -90,8 +96,8 @@ class Upstream:
     def unavailable(self, error: BaseException) -> EngineUnavailable:
         """Return the error for a call that got no answer at all."""
         problem = EngineUnavailable(
-            f"No answer from the engine at {self.base_url!r}: {_told(error)}. "
-            "Start one with 'make vllm' or name another with '--engine'."
+            f"No answer from the engine at {self.label!r}: {_told(error)}. "
+            f"Start one with 'make vllm' or name another with {self._option!r}."
         )
         problem.timed_out = _is_late(error)
         return problem
@@ -99,7 +105,7 @@ class Upstream:
     def broken(self, error: BaseException) -> BrokenAnswer:
         """Return the error for a call whose answer stopped in the middle."""
         problem = BrokenAnswer(
-            f"No answer from the engine at {self.base_url!r} to its end: {_told(error)}."
+            f"No answer from the engine at {self.label!r} to its end: {_told(error)}."
         )
         problem.timed_out = _is_late(error)
         return problem
@@ -109,6 +115,7 @@ class Upstream:
     ) -> AsyncGenerator[aiohttp.ClientSession, None]:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
             trust_env=False,
@@ -219,4 +226,4 @@ def _is_late(error: BaseException) -> bool:
 
 
 def _told(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__} {error}".split())[:300]
+    return without_secrets(" ".join(f"{type(error).__name__} {error}".split()))[:300]

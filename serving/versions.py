@@ -1,32 +1,30 @@
 """Which version of each slot serves: the slot table in force, changed under load.
 
     versions = Versions(engine, home)
-    await versions.apply(table)          # load, verify, flip; the old one drains behind
+    await versions.apply(table)          # load, prove, flip; the old one drains behind
     with versions.lease(conversation) as lease:
         ... ask the engine under lease.names["L2"] ...
 
-A table takes effect as a whole or not at all. A turn keeps the names it began with until
-it ends, or until `drain_s` after they were replaced; then they are unloaded. One event
-loop uses it; nothing but this class changes what serves.
+Each slot of a table takes effect as a whole or not at all, all of them in one step: a slot whose
+version cannot be served keeps what it has, and holds up no other's. The first table, and one that
+is `put`, takes effect as a whole or not at all. A turn keeps the names it began with until
+it ends, or until `drain_s` after they were replaced; then they are unloaded, but for the ones
+that a rollback would bring back. One event loop uses it; nothing but this class changes what
+serves.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from serving.engine import Engine
 from serving.errors import MolError
-from serving.leases import Lease, Release, adapters_of, engine_slots
+from serving.leases import Lease, Release, adapters_of, digests_of, engine_slots
 from serving.loading import AdapterLoader, VersionRefused
-from serving.slot_table import (
-    SlotEntry,
-    SlotFile,
-    read_slot_file,
-    write_slot_file,
-)
+from serving.slot_table import SlotEntry, SlotFile, read_slot_file, write_slot_file
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +60,12 @@ class Versions:
         self._base_name = base_name
         self._drain_s = drain_s
         self._check = check
-        self._loader = AdapterLoader(getattr(engine, "engines", (engine,)), step_s)
+        replicas = getattr(engine, "engines", (engine,))
+        behind = getattr(engine, "behind", None)
+        self._loader = AdapterLoader(replicas, home, base_name, step_s, behind)
         self._current = Release(SlotFile(slots=()), base_name, home, ())
         self._draining: list[Release] = []
+        self._previous: dict[str, Path] = {}
         self._held: dict[str, Lease] = {}
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,7 +108,8 @@ class Versions:
         """Put a table in force; return False if it was already.
 
         Raises:
-            VersionRefused: if a version cannot be served; nothing has changed.
+            VersionRefused: if a version cannot be served. Its slot serves what it did, the others
+                what the table says; nothing has changed if no table was in force.
         """
         async with self._lock:
             return await self._apply(table, None)
@@ -134,13 +136,13 @@ class Versions:
             return
         task = self._restoring.get(name)
         if task is None:
-            task = asyncio.create_task(self._loader.restore(name, self._path(name)))
+            task = asyncio.create_task(self._loader.restore(name, *self._version(name)))
             self._restoring[name] = task
             task.add_done_callback(partial(self._restored, name))
         # Many requests wait for one load; one of them that is given up does not end it.
         await asyncio.shield(task)
 
-    async def watch(self, path: Path, poll_s: float = 0.5) -> None:
+    async def watch(self, path: Path, poll_s: float = 0.1) -> None:
         """Put the table in a file in force whenever it changes; runs until it is cancelled.
 
         A file that is broken or refused leaves everything as it is, and is reported once. What
@@ -156,6 +158,7 @@ class Versions:
             if tries == 0 or (self._unfinished() and clock() >= next_at):
                 tries += 1
                 await self._follow(path)
+                await self._catch_up()
                 next_at = clock() + min(poll_s * 2 ** min(tries, 10), MAX_RETRY_S)
             await asyncio.sleep(poll_s)
 
@@ -183,27 +186,81 @@ class Versions:
             if commit is not None:
                 await commit()
             return False
+        whole = commit is not None or not self.ready
         missing: dict[str, str] = {}
-        if self._check is not None:
-            await asyncio.to_thread(self._check, table)
+        refused = await asyncio.to_thread(self._check_heads, table, whole)
         try:
             for entry in engine_slots(table):
                 try:
                     await self._provide(entry)
                 except VersionRefused as refusal:
-                    if entry.tier == "core":
+                    if entry.tier == "core" and whole:
                         raise
-                    missing[entry.slot] = str(refusal)
+                    (refused if entry.tier == "core" else missing)[entry.slot] = str(refusal)
+            await self._prove(self._release(table, missing, refused), missing, refused)
+            if refused and whole:
+                raise VersionRefused(" ".join(refused.values()))
+            release = self._release(table, missing, refused)
+            if refused:
+                await asyncio.to_thread(self._check_heads, release.table, True)
             if commit is not None:
                 await commit()
         except MolError:
             await self._collect()
             raise
-        if self.ready and table == self.table and missing.keys() == self.missing.keys():
-            self.missing = missing
-            return False
-        self._flip(Release(table, self._base_name, self._home, missing), missing)
-        return True
+        left_out = missing.keys() != self.missing.keys()
+        changed = left_out or not self.ready or release.table != self.table
+        if changed:
+            self._flip(release, missing)
+        self.missing = missing
+        if refused:
+            await self._collect()
+            kept = ", ".join(map(repr, refused))
+            raise VersionRefused(f"{' '.join(refused.values())} Unchanged: {kept}.")
+        return changed
+
+    def _release(
+        self, table: SlotFile, missing: dict[str, str], refused: Collection[str]
+    ) -> Release:
+        """Return a table's release, in which refused slots have what they had, if anything."""
+        slots = []
+        for entry in table.slots:
+            kept = self.table.get(entry.slot) if entry.slot in refused else entry
+            if kept is not None:
+                slots.append(kept)
+                if kept is not entry and entry.slot in self.missing:
+                    missing[entry.slot] = self.missing[entry.slot]
+        return Release(SlotFile(slots=tuple(slots)), self._base_name, self._home, missing)
+
+    async def _prove(
+        self, release: Release, missing: dict[str, str], refused: dict[str, str]
+    ) -> None:
+        """Prove what a release would serve; add the slots that must be left out, or stay."""
+        failed = await self._loader.prove(release.digests)
+        own = {name: why for name, why in failed.items() if name not in self._current.paths}
+        base = own.pop(self._base_name, None)
+        # Of the base, or of what serves already: whatever is not proved yet may have caused it.
+        others = next((why for name, why in failed.items() if name not in own), base)
+        for entry in release.slots:
+            names = [name for name, _ in digests_of(entry)]
+            for why in (own[name] for name in names if name in own):
+                (refused if entry.tier == "core" else missing)[entry.slot] = why
+            if others is not None and not all(map(self._loader.proved, names)):
+                refused.setdefault(entry.slot, others)
+        if others is not None and not refused:
+            raise VersionRefused(others)
+
+    def _check_heads(self, table: SlotFile, whole: bool) -> dict[str, str]:
+        """Return the new heads of a table that cannot be used, with the reason."""
+        try:
+            if self._check is not None:
+                self._check(table)
+        except MolError as error:
+            new = [e.slot for e in table.slots if e.role == "head" and e != self.table.get(e.slot)]
+            if whole or not new:
+                raise
+            return dict.fromkeys(new, str(error))
+        return {}
 
     async def _provide(self, entry: SlotEntry) -> None:
         for name, path in adapters_of(entry, self._home):
@@ -221,6 +278,10 @@ class Versions:
         old, self._current = self._current, release
         self.ready, self.missing = True, missing
         self._loader.adopt(release.paths)
+        # A rollback must not wait for a load: what a slot would go back to stays where it is.
+        there = self._previous | old.paths
+        backs = {entry.previous for entry in release.slots}
+        self._previous = {name: path for name, path in there.items() if name in backs}
         self._draining.append(old)
         task = asyncio.create_task(self._drain(old))
         self._tasks.add(task)
@@ -248,12 +309,13 @@ class Versions:
         await self._loader.forget(self._needed())
 
     def _needed(self) -> set[str]:
-        return {name for release in (self._current, *self._draining) for name in release.paths}
+        serving = (name for r in (self._current, *self._draining) for name in r.paths)
+        return {*serving, *self._previous}
 
-    def _path(self, name: str) -> Path:
+    def _version(self, name: str) -> tuple[Path, str]:
         for release in (self._current, *self._draining):
             if name in release.paths:
-                return release.paths[name]
+                return release.paths[name], release.digests[name]
         raise VersionRefused(
             f"{name!r} serves no more; now it is {', '.join(self._current.paths) or 'the base'}. "
             "Begin the turn again."
@@ -266,7 +328,16 @@ class Versions:
 
     def _unfinished(self) -> bool:
         refused = self.last_error is not None
-        return refused or bool(self.missing) or bool(self._loader.leftovers(self._needed()))
+        left = self._loader.behind or self._loader.leftovers(self._needed())
+        return refused or bool(self.missing) or bool(left)
+
+    async def _catch_up(self) -> None:
+        """Let replicas that were left behind take part again, once they have what is in force."""
+        returned = await self._loader.returned()
+        if returned:
+            async with self._lock:
+                release = self._current
+                await self._loader.catch_up(returned, release.paths, release.digests)
 
     async def _follow(self, path: Path) -> None:
         """Try to put the file's table in force once."""
