@@ -12,7 +12,7 @@ waits in DuckDB, which goes to disk. By hand: `flows run attribute`.
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ Progress = Callable[[int, int], None]
 
 
 _JUDGED = "FROM judged.turns t JOIN judged.outcomes o USING (turn_id)"
+_CHARGED = f"b.klass IN ('adapter', 'router') AND NOT o.success AND ({apart_sql()}) IS NULL"
+"""Of turns `t`, outcomes `o` and blame `b`: what counts as `blamed`."""
 
 
 class AttributeReport(Record):
@@ -90,12 +92,28 @@ def attribute(
 
         # Settling is quick beside blaming: each counts for half.
         connection.execute("ATTACH ':memory:' AS judged")
-        settle_turns(connection, at, lambda done: told(done // 2, total))
         asked = config or AttributionConfig()
+        settle_turns(connection, profile, asked, at, lambda done: told(done // 2, total))
         blame_turns(connection, profile, asked, at, lambda done: told((total + done) // 2, total))
         told(total, total)
         changed = lake.commit(_write)
         return _report(lake, profile, signals, changed)
+
+
+def blamed_of(home: Path, versions: Collection[str]) -> dict[str, int]:
+    """Return how many of each slot's `blamed` turns were answered by these versions (12 digits).
+
+    Raises:
+        LakeNotFound: if nothing was ingested yet.
+    """
+    with Lake.open(home, read_only=True) as lake:
+        rows = lake.connection.execute(
+            "SELECT b.slot, count(*) FROM turns t JOIN outcomes o USING (turn_id)"
+            f" JOIN blame b USING (turn_id) WHERE {_CHARGED} AND list_contains($versions, t.digest)"
+            " GROUP BY b.slot",
+            {"versions": sorted(versions)},
+        ).fetchall()
+    return dict(rows)
 
 
 def _write(connection: duckdb.DuckDBPyConnection) -> int:
@@ -156,8 +174,7 @@ def _by_slot(connection: duckdb.DuckDBPyConnection, profile: Profile) -> dict[st
     blamed = dict(
         connection.execute(
             f"SELECT b.slot, count(*) {_JUDGED} JOIN judged.blame b USING (turn_id)"
-            " WHERE b.klass IN ('adapter', 'router') AND NOT o.success"
-            f" AND ({apart_sql()}) IS NULL GROUP BY b.slot"
+            f" WHERE {_CHARGED} GROUP BY b.slot"
         ).fetchall()
     )
     known = {slot: (turns, failed) for slot, turns, failed in answered}

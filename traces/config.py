@@ -1,6 +1,17 @@
 """Settings of the lake and of attribution; free of heavy imports."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def _without_secrets(address: str) -> str:
+    if set("@?#") & set(address):
+        raise ValueError(
+            "settings are stored, so an address has no user, password or query in it; the key is "
+            "MOL_JUDGE_KEY in the environment"
+        )
+    return address
 
 
 class LakeConfig(BaseModel):
@@ -41,11 +52,15 @@ class AttributionConfig(BaseModel):
     """Most engine calls of one replay."""
     replay_temperature: float = Field(default=0.7, gt=0, le=2)
     """Sampling temperature for turns that were answered greedily; others keep their own."""
-    judge: str | None = None
-    """Address of an OpenAI-compatible server whose model judges; None asks none."""
+    judge: Annotated[str, AfterValidator(_without_secrets)] | None = None
+    """Address of an OpenAI-compatible server whose model judges; None asks none. Its API key is
+    MOL_JUDGE_KEY in the environment."""
     judge_model: str | None = None
     """Model to ask there; None takes the first it lists."""
     judge_budget: int = Field(default=1000, ge=0)
     """Most engine calls of one run of the judge; a turn takes two."""
+    run_code: int = Field(default=0, ge=0)
+    """Most answers of one run whose Python is run against the tests of a verifier that had crashed,
+    in the sandbox, a second each; what was found is kept. 0 runs none."""
     cluster_similarity: float = Field(default=0.3, gt=0, le=1)
     """Requests are similar from this cosine of their TF-IDF vectors on."""

@@ -18,9 +18,11 @@ import duckdb
 from serving.records import Hop, Turn
 from traces.attribution.blame import Blame
 from traces.attribution.outcomes import Outcome
+from traces.ending import ended_at
 from traces.errors import TurnNotFound
 from traces.read import TurnBundle
 from traces.storage.bodies import read_hops_by_id
+from traces.storage.connections import lake_cursor
 from traces.storage.lake import Lake
 from traces.storage.row_records import record_of
 from traces.storage.tables import TABLES
@@ -145,8 +147,7 @@ def _short_form(wanted: str) -> str:
 
 
 def _story(connection: duckdb.DuckDBPyConnection, turn_id: str) -> TurnStory:
-    found = connection.cursor()
-    found.execute("USE lake")
+    found = lake_cursor(connection)
     turn = record_of(Turn, "turns", _one(found, "turns", turn_id) or {})
     outcome, blame = _one(found, "outcomes", turn_id), _one(found, "blame", turn_id)
     bundle = TurnBundle(
@@ -182,7 +183,7 @@ def _hops(connection: duckdb.DuckDBPyConnection, turn: Turn) -> tuple[Hop, ...]:
         return ()
     # A day more on both sides covers clocks that disagree; literals let files be skipped.
     first = turn.started_at.date() - timedelta(days=1)
-    last = (turn.started_at + timedelta(seconds=turn.duration_s)).date() + timedelta(days=1)
+    last = ended_at(turn.started_at, turn.duration_s).date() + timedelta(days=1)
     where = f"day BETWEEN DATE '{first}' AND DATE '{last}' AND hop_id IN (SELECT unnest($ids))"
     hops = dict(read_hops_by_id(connection, where, {"ids": list(turn.hop_ids)}))
     return tuple(hops[hop_id] for hop_id in turn.hop_ids if hop_id in hops)

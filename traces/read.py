@@ -11,6 +11,7 @@ from serving.records import Message
 from traces.attribution.replayed import Preference
 from traces.bundles import TurnBundle as TurnBundle
 from traces.bundles import read_bundles
+from traces.storage.connections import lake_cursor
 from traces.storage.frugality import little_memory
 from traces.storage.lake import Lake
 from traces.storage.row_records import record_of
@@ -57,6 +58,9 @@ def read_preferences(
 ) -> Iterator[PreferencePair]:
     """Yield preference pairs ordered by turn id and pair id.
 
+    Only of turns whose failure still stands at the latest attribution, with the replay that made
+    the pair: a later check may have passed the worse answer, or replaced what was checked against.
+
     `slot` keeps the pairs of that slot's adapters; `snapshot` reads the lake as it was.
 
     Raises:
@@ -69,13 +73,13 @@ def read_preferences(
         bundles = read_bundles(
             lake.connection,
             "SELECT DISTINCT turn_id AS key, turn_id, true AS whole"
-            f" FROM preferences {at} WHERE {where}",
+            f" FROM preferences {at} WHERE {where}"
+            f" AND turn_id IN (SELECT turn_id FROM blame {at} WHERE verdict IS NOT NULL)",
             values,
             outcomes=f"outcomes {at}",
             at=at,
         )
-        cursor = lake.connection.cursor()
-        cursor.execute("USE lake")
+        cursor = lake_cursor(lake.connection)
         for bundle in bundles:
             hops = {hop.hop_id: hop for hop in bundle.hops}
             cursor.execute(

@@ -23,11 +23,14 @@ VIEWS = (
     View(
         "v_preferences",
         "One row a preference pair: a better and a worse answer of a slot to what one hop saw "
-        "(`prompt` and `tools` as JSON text). Filter by turn_id or slot: it reads bodies.",
+        "(`prompt` and `tools` as JSON text), of turns whose failure and replay still count. "
+        "Filter by turn_id or slot: it reads bodies.",
         """
         SELECT p.pair_id, t.day, p.turn_id, p.slot, p.digest, p.hop_id, h.messages AS prompt,
                h.tools, p.chosen, p.rejected, p.source, p.created_at
         FROM preferences p JOIN turns t USING (turn_id) JOIN v_hops h USING (hop_id)
+        SEMI JOIN (SELECT turn_id FROM blame WHERE verdict IS NOT NULL) b
+               ON b.turn_id = p.turn_id
         """,
     ),
 )

@@ -2,7 +2,8 @@
 
 Turns that were asked again are in none of them. Turns that nobody judged, canary traffic,
 engine errors and answers cut at their token limit are counted apart from the rates: they
-are no failures of the model that serves, see `traces.attribution.apart`. Intervals are
+are no failures of the model that serves, see `traces.attribution.apart`. So are failures that
+show by themselves where a success would not have (`one_sided`). Intervals are
 Wilson's at 95 % (E. B. Wilson, JASA 22, 1927): they hold near 0 and 1 and for a handful of
 turns, where the normal approximation does not.
 """
@@ -11,7 +12,7 @@ turns, where the normal approximation does not.
 # ruff: noqa: S608
 
 from traces.analytics.view import Macro, View
-from traces.attribution.apart import apart_sql
+from traces.attribution.apart import apart_sql, one_sided_sql
 
 _Z = "1.959963984540054"
 """97.5 % quantile of the normal distribution."""
@@ -40,12 +41,14 @@ _JUDGED = """FROM turns t LEFT JOIN outcomes o USING (turn_id)
         WHERE o.rule IS DISTINCT FROM 'superseded'"""
 
 _APART = apart_sql()
+_ONE_SIDED = one_sided_sql()
 _COUNTS = f"""count(*) AS turns,
-               count(*) FILTER (NOT t.canary AND o.success IS NOT NULL AND {_APART} IS NULL)
-                   AS judged,
+               count(*) FILTER (NOT t.canary AND o.success IS NOT NULL AND {_APART} IS NULL
+                   AND NOT {_ONE_SIDED}) AS judged,
                count(*) FILTER (NOT t.canary AND o.success) AS succeeded,
                count(*) FILTER (NOT o.success AND {_APART} IS NULL) AS failed,
                count(*) FILTER (NOT t.canary AND o.success IS NULL) AS unjudged,
+               count(*) FILTER (NOT t.canary AND {_APART} IS NULL AND {_ONE_SIDED}) AS one_sided,
                count(*) FILTER (t.canary) AS canary,
                count(*) FILTER ({_APART} = 'engine') AS engine_errors,
                count(*) FILTER ({_APART} = 'truncated') AS truncated"""
@@ -60,7 +63,8 @@ def _success(name: str, doc: str, *columns: str) -> View:
     return View(
         name,
         f"{doc}: turns, those judged, success rate with its 95 % interval; canary traffic, engine "
-        "errors and cut answers counted apart; asked-again left out.",
+        "errors, cut answers and failures that only show by themselves counted apart; asked-again "
+        "left out.",
         f"""
         SELECT *, {_RATE}
         FROM (SELECT {keys}, {_COUNTS}
@@ -88,7 +92,8 @@ VIEWS = (
         "Success of canary traffic by slot and version, which no other rate counts.",
         f"""
         SELECT *, {_RATE}
-        FROM (SELECT t.slot, t.digest, count(*) AS turns, count(o.success) AS judged,
+        FROM (SELECT t.slot, t.digest, count(*) AS turns,
+                     count(o.success) FILTER (NOT {_ONE_SIDED}) AS judged,
                      count(*) FILTER (o.success) AS succeeded
               {_JUDGED} AND t.canary GROUP BY ALL)
         """,
@@ -115,7 +120,8 @@ VIEWS = (
                passed / nullif(judged, 0) AS pass_rate,
                CASE WHEN judged = 0 THEN 'unjudged' WHEN passed = judged THEN 'all'
                     WHEN passed = 0 THEN 'none' ELSE 'mixed' END AS passes
-        FROM (SELECT t.workload, t.task, bool_and(o.success) AS success
+        FROM (SELECT t.workload, t.task,
+                     bool_and(o.success) FILTER (NOT {_ONE_SIDED}) AS success
               {_JUDGED} AND t.task IS NOT NULL
               GROUP BY t.workload, t.task, t.conversation_id)
         GROUP BY workload, task

@@ -4,11 +4,17 @@ Ordered from what shows in the answer itself to what only a signal says.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from traces.attribution.case import Case, Claim, text_of
+from serving.records import Hop
+from traces.attribution.case import Case, Claim, text_of, tools_of
 from traces.attribution.literals import folded, in_substance, stands_in
+from traces.attribution.outcomes import CHECKED
 from traces.attribution.right_answer import form_of
 from traces.verifiers.tool_call import call_problem
+
+_ROUTE_OPEN = 0.85
+"""How sure the adapter's fault is where nobody said what would have been right."""
 
 Rule = Callable[[Case], Claim | None]
 
@@ -26,13 +32,15 @@ def _failure(rule: Rule) -> Rule:
 
 @_failure
 def broken_call(case: Case) -> Claim | None:
-    """The slot wrote a tool call that no tool takes."""
-    if case.answer is None or not case.tools:
-        return None
-    for call in case.answer.tool_calls:
-        problem = call_problem(call, case.tools)
-        if problem:
-            return _adapter(case, f"{case.turn.slot} wrote a tool call that is none: {problem}")
+    """The slot wrote a tool call that no tool takes, at first or at last."""
+    answers = [hop for hop in case.answers if hop.completion is not None]
+    for hop in answers[:1] + answers[1:][-1:]:
+        tools = tools_of(hop)
+        for call in hop.completion.tool_calls if hop.completion and tools else ():
+            problem = call_problem(call, tools)
+            if problem:
+                evidence = f"{case.turn.slot} wrote a tool call that is none: {problem}"
+                return _adapter(case, evidence, hop)
     return None
 
 
@@ -76,7 +84,10 @@ def other_verifier(case: Case) -> Claim | None:
     """A verifier failed the answer that is no slot's business in particular."""
     if case.outcome.tier != "A":
         return None
-    return _adapter(case, f"verifier {', '.join(case.failed)} failed {case.turn.slot}'s answer")
+    claim = _adapter(case, f"verifier {', '.join(case.failed)} failed {case.turn.slot}'s answer")
+    # What shows in an answer does not tell whether this slot should have given it.
+    shown = case.outcome.rule == CHECKED
+    return replace(claim, factor=_ROUTE_OPEN * claim.factor) if shown else claim
 
 
 @_failure
@@ -100,10 +111,10 @@ def _own_verdict(case: Case) -> bool:
     return case.right is not None and case.right.form in case.forms(case.turn.slot)
 
 
-def _adapter(case: Case, evidence: str) -> Claim:
+def _adapter(case: Case, evidence: str, hop: Hop | None = None) -> Claim:
     liked = any(f.kind == "thumb" and (f.value or 0) > 0 for f in case.signals)
     if liked:
         evidence += "; the user's thumb was up"
-    hop = case.answers[-1 if case.called_as_expected else 0]
+    hop = hop or case.answers[-1 if case.called_as_expected else 0]
     factor = 0.75 if liked else 1.0
     return Claim("adapter", evidence, case.turn.slot, hop=case.id_of(hop), factor=factor)

@@ -8,7 +8,7 @@ The same rule stands here for records and for SQL; a test compares them.
 from typing import Literal
 
 from serving.records import Turn
-from traces.attribution.outcomes import ENGINE, Outcome
+from traces.attribution.outcomes import CHECKED, ENGINE, Outcome
 
 Apart = Literal["canary", "engine", "truncated"]
 
@@ -29,3 +29,13 @@ def apart_sql(turns: str = "t", outcomes: str = "o") -> str:
     return f"""CASE WHEN {outcomes}.success IS DISTINCT FROM false THEN NULL
         WHEN {turns}.canary THEN 'canary' WHEN {outcomes}.rule = '{ENGINE}' THEN 'engine'
         WHEN {outcomes}.truncated THEN 'truncated' END"""
+
+
+def one_sided_sql(outcomes: str = "o") -> str:
+    """Render whether a turn is known to have failed only because it failed, under this alias.
+
+    A broken call shows by itself, a right answer does not: where no deployment's check and no
+    user spoke, such failures would stand beside no successes. No share of successes counts them.
+    """
+    return f"""({outcomes}.rule = '{CHECKED}'
+        AND NOT regexp_matches({outcomes}.signals, '"kind":"(?:thumb|edit)"'))"""

@@ -18,9 +18,10 @@ from traces.attribution.case import Case, Claim, Klass
 from traces.attribution.confidence import confidence
 from traces.attribution.outcomes import Ended, Outcome
 from traces.attribution.structure import RULES, Rule, first_claim
+from traces.attribution.tool_results import Elsewhere, Shapes
 from traces.joins.standing import SUPERSEDED, standing
 
-CODE_VERSION = "structural-4"
+CODE_VERSION = "structural-6"
 
 Method = Literal["structure", "pooled", "replay", "steps"]
 Verdict = Literal["adapter", "router", "stochastic", "unsolvable"]
@@ -64,6 +65,10 @@ class Context:
     """The next one is enough."""
     summaries: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Of earlier turns by id: the id of the hop that summed it up, and what it said."""
+    elsewhere: Mapping[str, Sequence[Elsewhere]] = field(default_factory=dict)
+    """Of calls of this turn by id: what equal calls of other turns gave."""
+    shapes: Mapping[str, Shapes] = field(default_factory=dict)
+    """Of tools by name: how their results look where turns went well."""
 
 
 def may_blame(turn: Ended, outcome: Outcome) -> bool:
@@ -121,6 +126,8 @@ def _case(
         earlier=context.earlier,
         later=context.later,
         summaries=context.summaries,
+        elsewhere=context.elsewhere,
+        shapes=context.shapes,
         profile=profile,
         ids={id(h): hop_id for h, hop_id in zip(hops, turn.hop_ids, strict=True)} if whole else {},
     )

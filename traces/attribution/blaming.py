@@ -7,15 +7,14 @@ In: the tables of `traces.attribution.settling`, and the lake at the same snapsh
 `judged.blame`. The turns stream by; of a conversation its latest turns are kept, without hops.
 """
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import duckdb
 
-from serving.records import Feedback, Turn, content_id
+from serving.records import Turn
 from serving.slots import Profile
 from traces.attribution.blame import Blame, Context, blame
 from traces.attribution.outcomes import UNVERIFIED
@@ -23,10 +22,11 @@ from traces.attribution.pooled import Pool
 from traces.attribution.replay_rows import Replays
 from traces.attribution.replayed import from_replay
 from traces.attribution.settling import needs_blame
+from traces.attribution.tool_history import ToolHistory
 from traces.bundles import TurnBundle, read_bundles
 from traces.config import AttributionConfig
+from traces.storage.connections import lake_cursor
 from traces.storage.tables import arrow_table
-from traces.verifiers.registry import reference_of
 
 _BATCH_ROWS = 5000
 _FETCH_ROWS = 1000
@@ -68,6 +68,7 @@ class Evidence:
     config: AttributionConfig
     pool: Pool
     replays: Replays
+    tools: ToolHistory = field(default_factory=ToolHistory)
 
 
 def blame_turns(
@@ -82,10 +83,10 @@ def blame_turns(
     connection.execute(_PICKED)
     pool = Pool.of(connection, at, profile.router, config.cluster_similarity)
     replays = Replays.of(connection, at, pool.cluster_of)
-    evidence = Evidence(profile, config, pool, replays)
+    evidence = Evidence(profile, config, pool, replays, ToolHistory.of(connection, at))
     picked = "SELECT key, turn_id, whole FROM judged.picked"
-    bundles = read_bundles(_cursor(connection), picked, outcomes="judged.outcomes", at=at)
-    told = _with_summaries(bundles, _summaries(_cursor(connection), at))
+    bundles = read_bundles(lake_cursor(connection), picked, outcomes="judged.outcomes", at=at)
+    told = _with_summaries(bundles, _summaries(lake_cursor(connection), at))
     rows: list[Blame] = []
     seen = 0
     for _, conversation in groupby(told, key=lambda pair: pair[0].turn.conversation_id):
@@ -97,12 +98,6 @@ def blame_turns(
                 done(seen)
                 rows = []
     _append(connection, rows)
-
-
-def _cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    cursor = connection.cursor()
-    cursor.execute("USE lake")
-    return cursor
 
 
 def _summaries(cursor: duckdb.DuckDBPyConnection, at: str) -> Iterator[tuple[str, str, str]]:
@@ -136,7 +131,10 @@ def _verdicts(
         pair = next(conversation, None)
         if needs_blame(current.turn, current.outcome):
             later = () if pair is None else ((pair[0].turn, pair[0].outcome),)
-            yield explain(current, Context(earlier, later, summaries), evidence)
+            elsewhere = evidence.tools.elsewhere.get(current.turn.turn_id, {})
+            shapes = evidence.tools.shapes.get(current.turn.source, {})
+            told = Context(earlier, later, summaries, elsewhere, shapes)
+            yield explain(current, told, evidence)
         else:
             yield None
         if len(earlier) == _EARLIER_TURNS:
@@ -165,14 +163,9 @@ def _explained(bundle: TurnBundle, context: Context, evidence: Evidence) -> Blam
     rows = evidence.replays.rows(turn.turn_id)
     if not rows:
         return found
-    signals = [Feedback.model_validate(raw) for raw in json.loads(outcome.signals)]
-    reference = reference_of(turn, bundle.hops, signals)
-    if reference is None:
-        # What the replay was checked against is gone, and its counts with it.
-        return found
     return from_replay(
         found, rows, turn, bundle.hops, outcome, evidence.profile, evidence.config.false_router,
-        reference=content_id(reference), similar=evidence.replays.similar(turn.turn_id),
+        similar=evidence.replays.similar(turn.turn_id),
     )  # fmt: skip
 
 

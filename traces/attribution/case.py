@@ -5,6 +5,7 @@ properties are worked out once and when asked for; a rule answers with a `Claim`
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +14,9 @@ from typing import Any, Literal
 from serving.records import Feedback, Hop, Message, ToolCall, Turn
 from serving.slots import Profile
 from traces.attribution.literals import folded
-from traces.attribution.outcomes import Outcome, verifier_failed, verifier_passed
+from traces.attribution.outcomes import Outcome, verdicts, verifier_failed, verifier_passed
 from traces.attribution.right_answer import FORM_OF_VERIFIER, Form, RightAnswer, right_answer
+from traces.attribution.tool_results import Elsewhere, Shapes
 from traces.verifiers.tool_call import call_problem, check_tool_call
 
 Klass = Literal["router", "adapter", "summary", "tool", "fallback", "user", "unknown"]
@@ -61,6 +63,10 @@ class Case:
     later: Sequence[tuple[Turn, Outcome]]
     summaries: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Of earlier turns: the id of the summary hop and what it said."""
+    elsewhere: Mapping[str, Sequence[Elsewhere]] = field(default_factory=dict)
+    """Of calls of this turn by id: what equal calls of other turns gave."""
+    shapes: Mapping[str, Shapes] = field(default_factory=dict)
+    """Of tools by name: how their results look where turns went well."""
     profile: Profile = field(kw_only=True)
     ids: Mapping[int, str] = field(default_factory=dict, kw_only=True)
     """Ids of the hops by their place in memory, where the turn names them all."""
@@ -107,23 +113,28 @@ class Case:
 
     @cached_property
     def failed(self) -> list[str]:
-        """Names of the verifiers that failed the turn."""
-        return sorted({f.name for f in self.signals if f.kind == "verifier" and verifier_failed(f)})
+        """Names of the verifiers that count and failed the turn."""
+        return sorted({f.name for f in verdicts(self.signals) if verifier_failed(f)})
 
     @cached_property
     def passed(self) -> list[str]:
-        """Names of the verifiers that passed it."""
-        return sorted({f.name for f in self.signals if f.kind == "verifier" and verifier_passed(f)})
+        """Names of those that passed it."""
+        return sorted({f.name for f in verdicts(self.signals) if verifier_passed(f)})
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The tool calls of this turn that were answered, in order."""
-        made = {
-            call.id: (call, hop)
-            for hop in self.answers
-            if hop.completion
-            for call in hop.completion.tool_calls
-        }
+        """The tool calls of this turn that were answered, in order.
+
+        Where ids of calls repeat, nobody can tell which result is whose: those are left out.
+        """
+        calls = [(c, hop) for hop in self.answers if hop.completion
+                 for c in hop.completion.tool_calls]  # fmt: skip
+        if not calls:
+            return ()
+        often = Counter(call.id for call, _ in calls)
+        made = {c.id: (c, hop) for c, hop in calls if often[c.id] == 1}
+        for repeated in self._answered_twice:
+            made.pop(repeated, None)
         found: dict[str, Exchange] = {}
         seen = [(message, hop) for hop in self.hops for message in hop.messages]
         for message, hop in [*seen, *((message, None) for message in self.turn.tail)]:
@@ -132,6 +143,15 @@ class Case:
                 seer = hop if hop is not None and hop.role == "answer" else None
                 found[key] = Exchange(*made[key], message.content, seer)
         return tuple(found.values())
+
+    @property
+    def _answered_twice(self) -> set[str]:
+        """Ids of calls of which some view has results that differ."""
+        views = [hop.messages for hop in self.answers]
+        views += [(*view, *self.turn.tail) for view in views[-1:]]
+        told = ({(m.tool_call_id, m.content) for m in view if m.role == "tool"} for view in views)
+        often = [Counter(str(key) for key, _ in results) for results in told]
+        return {key for counts in often for key, count in counts.items() if count > 1}
 
     @cached_property
     def call_fault(self) -> str | None:

@@ -13,9 +13,11 @@ from traces.attribution.literals import (
     Literal,
     folded,
     in_substance,
+    is_common,
     is_number,
     literals_of,
     stands_in,
+    strong_ones,
 )
 
 _WORKED_OUT = re.compile(r"\d{4}-\d\d|\d{1,2}:\d\d|\d\d?[./]\d\d?[./]|https?:|/")
@@ -42,11 +44,12 @@ def summary_lost(case: Case) -> Claim | None:
     needed = list(_needed(case))
     if not needed:
         return None
-    seen = case.seen + folded("\n".join(hop.tools for hop in case.answers))
+    tools = "" if _points_back(case) else "\n".join(hop.tools for hop in case.answers)
     said = [(turn, folded(_said(turn))) for turn in reversed(_others(case))]
     for literal, copied in needed:
         word = folded(literal.text)
-        if stands_in(word, seen):
+        # A value that a tool lists may be chosen without having been said.
+        if stands_in(word, case.seen) or f'"{literal.text}"' in tools:
             continue
         for turn, text in said:
             if not stands_in(word, text):
@@ -78,17 +81,40 @@ def summary_altered(case: Case) -> Claim | None:
     return None
 
 
+def summary_untrue(case: Case) -> Claim | None:
+    """The answer says what a summary handed over, and the turn summed up has no such thing."""
+    if not case.summaries or case.final is None or case.outcome.success is not False:
+        return None
+    words = literals_of(case.final)
+    if len(words) > 1:
+        words = strong_ones(words)
+    right = [folded(each.text) for each in case.right.literals] if case.right else []
+    told = folded("\n".join([case.turn.request, *(_said(turn) for turn in case.earlier)]))
+    for turn in reversed(_others(case)):
+        text = folded(case.summaries.get(turn.turn_id, ("", ""))[1])
+        for word in (folded(each.text) for each in words if not is_common(each.text)):
+            if word in right or not stands_in(word, text) or stands_in(word, told):
+                continue
+            if stands_in(word, case.given):
+                evidence = (
+                    f"{case.turn.slot} says {word!r}, which the summary of turn {turn.position} by "
+                    f"{turn.slot} handed over and that turn does not have"
+                )
+                return _summary(case, turn, evidence, 1.0)
+    return None
+
+
 def underspecified(case: Case) -> Claim | None:
     """The right answer needs what neither the request nor anything the slot saw contains.
 
     What a verifier was given is right whoever answers, so no slot could have known it.
     """
-    return _left_out(case) if case.outcome.tier == "A" else None
+    return _left_out(case) if case.outcome.rule == "verified" else None
 
 
 def unsaid(case: Case) -> Claim | None:
     """The user's edit has what nobody told the slot; another slot may have been meant for it."""
-    return _left_out(case) if case.outcome.tier != "A" else None
+    return _left_out(case) if case.outcome.rule != "verified" else None
 
 
 def _left_out(case: Case) -> Claim | None:

@@ -4,7 +4,7 @@ In: an engine, what the arm sees, what the turn's tools had answered, and a chec
 Nothing is executed: a call gets the result that the log has for the same name and arguments.
 How a sample ends, in this order:
 
-- the engine refused the call, took too long, or cut the answer at its token limit: not judged;
+- the engine refused this call, took too long, or cut the answer at its token limit: not judged;
 - where a tool call is checked: the first answer decides; in a turn of several calls any of them
   may be the right one;
 - a call that no tool could have taken (unknown name, arguments against the schema): failed;
@@ -119,7 +119,7 @@ async def draw(
 
     Raises:
         EngineUnavailable: if the engine is gone.
-        EngineRefused: if it does not know the adapter (404).
+        EngineRefused: if it refuses whatever is asked: it does not know the adapter, or is broken.
     """
     said: list[Message] = []
     exchanged: list[Message] = []
@@ -129,7 +129,7 @@ async def draw(
         try:
             result = await engine.chat(request)
         except EngineRefused as refusal:
-            if refusal.status == 404:
+            if not refusal.of_the_request:
                 raise
             return Sample(None, REFUSED, tuple(said), calls)
         except EngineUnavailable as problem:

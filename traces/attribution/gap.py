@@ -101,6 +101,16 @@ def judge(
     return Finding("unsolvable", None, _rounded(sure), words, chance)
 
 
+def material_gap(answered: Arm, other: Arm) -> float:
+    """Return how many times likelier the counts are if the other arm is better by `MATERIAL_GAP`.
+
+    A Bayes factor against anything less, from Jeffreys priors: 1 where nothing was sampled.
+    """
+    none = _no_material_gap(answered, [other])
+    before = _no_material_gap(Arm(answered.slot, 0, 0), [Arm(other.slot, 0, 0)])
+    return (1 - none) / max(none, 1e-9) * before / (1 - before)
+
+
 def p_value(answered: Arm, others: Sequence[Arm]) -> float:
     """Return the chance of a gap like this one or greater where all arms are equally good.
 

@@ -1,7 +1,6 @@
 """Derive the implicit signals of every conversation of the lake.
 
-In: the turns at one snapshot. Out: `judged.implied`, rows like those of `feedback`, a table of
-this process's database: what is derived is stored only in the outcomes it adds to.
+In: the turns at one snapshot. Out: rows of `judged.derived`.
 """
 
 # Table and column names come from our own declarations; values are bound.
@@ -9,16 +8,15 @@ this process's database: what is derived is stored only in the outcomes it adds 
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any
 
 import duckdb
 
 from serving.records import NO_KEY, Feedback
+from traces.attribution.derived import keep
 from traces.attribution.signals import Exchange, implied
-from traces.storage.tables import arrow_table
+from traces.storage.connections import lake_cursor
 
 _FETCH_ROWS = 1000
-_BATCH_ROWS = 5000
 _COMPARED_CHARS = 4000
 
 # A conversation of one turn that was answered tells nothing. Of long requests the beginning is
@@ -37,26 +35,19 @@ _EXCHANGES = f"""
     ORDER BY conversation_id, started_at, position, turn_id
 """
 _KNOWN_UNTIL = """
-    SELECT max(known) FROM (SELECT max(started_at) AS known FROM turns {at}
-                            UNION ALL SELECT max(created_at) FROM feedback {at})
+    SELECT max(known) FROM (SELECT started_at AS known FROM turns {at}
+                            UNION ALL SELECT created_at FROM feedback {at})
+    WHERE known <= now()
 """
 
 
 def imply(connection: duckdb.DuckDBPyConnection, at: str) -> None:
-    """Make `judged.implied`; `at` is a DuckLake `AT (...)` clause."""
-    connection.execute("CREATE TABLE judged.implied AS SELECT * FROM feedback WHERE false")
-    rows: list[dict[str, Any]] = []
-    for signal in _signals(connection, at):
-        rows.append(signal.model_dump(mode="json") | {"feedback_id": signal.feedback_id})
-        if len(rows) >= _BATCH_ROWS:
-            _append(connection, rows)
-            rows = []
-    _append(connection, rows)
+    """Add implicit signals to `judged.derived`; `at` is a DuckLake `AT (...)` clause."""
+    keep(connection, _signals(connection, at))
 
 
 def _signals(connection: duckdb.DuckDBPyConnection, at: str) -> Iterator[Feedback]:
-    cursor = connection.cursor()
-    cursor.execute("USE lake")
+    cursor = lake_cursor(connection)
     known = cursor.execute(_KNOWN_UNTIL.format(at=at)).fetchall()[0][0]
     cursor.execute(_EXCHANGES.format(at=at))
 
@@ -68,11 +59,3 @@ def _signals(connection: duckdb.DuckDBPyConnection, at: str) -> Iterator[Feedbac
         turns = list(members)
         for index in range(len(turns)):
             yield from implied(turns, index, known)
-
-
-def _append(connection: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        return
-    connection.register("implied_rows", arrow_table("feedback", rows))
-    connection.execute("INSERT INTO judged.implied BY NAME SELECT * FROM implied_rows")
-    connection.unregister("implied_rows")

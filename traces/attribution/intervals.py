@@ -5,7 +5,7 @@ from math import sqrt
 Z_95 = 1.959963984540054
 
 
-def wilson(successes: float, turns: int, z: float = Z_95) -> tuple[float, float]:
+def wilson(successes: float, turns: float, z: float = Z_95) -> tuple[float, float]:
     """Return Wilson's score interval (JASA 22, 1927), 95 % by default; (0, 1) of no turns."""
     if turns == 0:
         return 0.0, 1.0

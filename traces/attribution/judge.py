@@ -38,8 +38,6 @@ SAMPLE_TURNS = 200
 _CALLS_A_TURN = 2
 _TURNS_AT_ONCE = 32
 _MAX_TOKENS = 16
-_OF_THE_REQUEST = frozenset({400, 413, 422})
-"""Statuses that say something of one request; others are of the server."""
 
 Progress = Callable[[int, int], None]
 """Called with engine calls made and the budget."""
@@ -88,7 +86,7 @@ class _Judge:
         try:
             result = await self.engine.chat(request)
         except EngineRefused as refusal:
-            if refusal.status in _OF_THE_REQUEST:
+            if refusal.of_the_request:
                 return ""
             raise
         finally:

@@ -45,9 +45,9 @@ def literals_of(answer: Message) -> list[Literal]:
     """Return the literals of an answer, without repeats.
 
     Arguments of tool calls, numbers of two digits or more, and words of four
-    letters or more that carry a capital or a digit are strong. Plain words, and pairs
-    of ideographs, count only in a short answer without strong ones: elsewhere they are
-    too common to prove a loss.
+    letters or more that carry a capital or a digit are strong, but for the capital that opens
+    the answer. Plain words, and pairs of ideographs, count only in a short answer without
+    strong ones: elsewhere they are too common to prove a loss.
     """
     found: dict[str, bool] = {}
     for call in answer.tool_calls:
@@ -59,11 +59,12 @@ def literals_of(answer: Message) -> list[Literal]:
         if _IDEOGRAPHS.search(word):
             if len(answer.content) <= 2 * _SHORT_ANSWER_WORDS:
                 found |= {pair: found.get(pair, False) for pair in _pairs(word)}
-        elif word.isdecimal() and len(word) > 1:
+        elif (word.isdecimal() and len(word) > 1) or (
+            len(word) >= _MIN_CHARS
+            and any(c.isupper() or c.isdigit() for c in word)
+            and (opening is None or word != opening[1])
+        ):
             found[word] = True
-        elif len(word) >= _MIN_CHARS and any(c.isupper() or c.isdigit() for c in word):
-            if opening is None or word != opening[1]:
-                found[word] = True
         elif (
             len(word) >= _MIN_CHARS
             and len(words) <= _SHORT_ANSWER_WORDS
@@ -169,6 +170,11 @@ def _grouped(number: str) -> str:
 def unseen(literals: Iterable[Literal], text: str) -> list[Literal]:
     """Return the literals that a folded text does not have in substance."""
     return [each for each in literals if not in_substance(folded(each.text), text)]
+
+
+def is_common(word: str) -> bool:
+    """Whether a word is too common to tell anything."""
+    return word.casefold() in _COMMON
 
 
 def strong_ones(literals: Sequence[Literal]) -> list[Literal]:

@@ -9,6 +9,7 @@ rule or doubt settled it, its record is incomplete. Outcomes are the exception, 
 a turn without one; where they are known more often for some slots, `off_policy` refuses.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from typing import Any, Literal, NamedTuple
 import duckdb
 import numpy as np
 
-from serving.records import short_digest
+from serving.records import canonical_json, short_digest
+from traces.attribution.apart import one_sided_sql
 from traces.attribution.off_policy import EstimateRefused, Logged, check_draws
 from traces.errors import QueryRefused
 from traces.joins.standing import SUPERSEDED
@@ -33,6 +35,8 @@ KNOWN_BEFORE = (
 TOLERANCE = 1e-6
 _DRAWN = ("routed", "explored", "rule")
 _BY_RULE_OR_DOUBT = "unsure"
+_SUBQUERY = '"class":"SUBQUERY"'
+"""In canonical JSON; within a text its quotes would be escaped."""
 _SEVERAL = 3
 """How many values an error names."""
 
@@ -58,7 +62,7 @@ _QUERY = """
         GROUP BY p.turn_id)
     SELECT t.turn_id, t.conversation_id, t."user", t.request, t.slot, t.digest, t.decision,
            t.status, t.origin, r.propensity, coalesce(r.router, t.source), r.choices,
-           o.success, o.tier, o.rule
+           o.success, o.tier, o.rule, {one_sided}
     FROM turns t JOIN picked USING (turn_id) LEFT JOIN routes r USING (turn_id)
     LEFT JOIN outcomes o USING (turn_id)
     ORDER BY t.turn_id
@@ -87,6 +91,8 @@ class _Row(NamedTuple):
     success: bool | None
     tier: str | None
     rule: str | None
+    one_sided: bool | None
+    """Whether the turn is known only because it failed."""
 
 
 class LoggedTurn(NamedTuple):
@@ -199,18 +205,42 @@ def users_of(home: Path) -> list[tuple[str | None, str]]:
 
 def _rows(connection: duckdb.DuckDBPyConnection, where: str) -> list[_Row]:
     try:
-        # As a statement of its own first: no bracket may end before the condition does.
-        alone = connection.extract_statements(f"SELECT 1 WHERE (\n{where}\n)")
-        whole = connection.extract_statements(_QUERY.format(where=where))
-        if [s.type for s in (*alone, *whole)] != [duckdb.StatementType.SELECT] * 2:
-            raise QueryRefused(f"{where[:80]!r} is no condition, such as \"workload = 'chat'\".")
-        return [_Row(*row) for row in connection.execute(whole[0]).fetchall()]
+        if not _is_condition(connection, where):
+            raise QueryRefused(
+                f"{where[:80]!r} is no condition without subqueries, such as "
+                f"\"workload = 'chat'\". It may use {', '.join(KNOWN_BEFORE)}."
+            )
+        query = _QUERY.format(where=where, one_sided=one_sided_sql())
+        return [_Row(*row) for row in connection.execute(query).fetchall()]
     except duckdb.Error as error:
         first = str(error).strip().splitlines()[0]
         raise QueryRefused(
             f"The condition {where[:80]!r} cannot be used: {first} It may use what was known "
             f"before the route: {', '.join(KNOWN_BEFORE)}."
         ) from error
+
+
+def _is_condition(connection: duckdb.DuckDBPyConnection, where: str) -> bool:
+    """Whether this is a condition, and one that asks no other table.
+
+    The statement around it must be the one around `true`: no bracket ends before the condition.
+    """
+    ours, plain = (_tree(connection, f"SELECT 1 WHERE (\n{each}\n)") for each in (where, "true"))
+    if ours is None or plain is None:
+        return False
+    condition = ours.pop("where_clause")
+    plain.pop("where_clause")
+    return ours == plain and _SUBQUERY not in canonical_json(condition)
+
+
+def _tree(connection: duckdb.DuckDBPyConnection, statement: str) -> dict[str, Any] | None:
+    """Return a single SELECT as DuckDB reads it; None for anything else."""
+    found = connection.execute("SELECT json_serialize_sql($1)", [statement]).fetchall()
+    tree = json.loads(found[0][0])
+    if tree["error"]:
+        raise duckdb.ParserException(tree["error_message"])
+    nodes = [each["node"] for each in tree["statements"]]
+    return nodes[0] if len(nodes) == 1 and "where_clause" in nodes[0] else None
 
 
 def _explored(rows: Sequence[_Row], labels: tuple[str, ...], left_out: Counter[str]) -> list[_Row]:
@@ -322,7 +352,7 @@ def _unusable(row: _Row, labels: Sequence[str], tiers: Sequence[Tier]) -> str | 
         return "other_slots"
     if row.tier == "C":
         return "implicit_only"
-    if row.success is None or row.tier is None:
+    if row.success is None or row.tier is None or row.one_sided:
         return "no_outcome"
     return None if row.tier in tiers else "other_tier"
 

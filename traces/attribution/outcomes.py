@@ -3,7 +3,7 @@
 Pure: a turn and its feedback in, one `Outcome` out.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, Protocol
 
 from serving.records import Feedback, Message, Record, canonical_json
@@ -22,8 +22,15 @@ _TIERS: dict[str, Tier] = {
     "thanks": "C",
 }
 
+DERIVED = "derived"
+"""`Feedback.source` of what attribution derives itself; it is stored only in outcomes."""
 ENGINE = "engine"
 """The rule of a turn that failed because an engine call did."""
+CHECKED = "checked"
+"""The rule of a turn whose answer shows by itself that it failed. It has no counterpart for
+successes, so that no share of successes counts it."""
+DIVIDED = "divided"
+"""The rule of a turn that some voices' thumbs are for and others' against."""
 UNVERIFIED = "unverified"
 """The rule of a turn whose verifiers all crashed, hung or could not judge."""
 
@@ -55,7 +62,7 @@ class Outcome(Record):
     rule: str
     """Which part of the rule decided, in one word."""
     signals: str = "[]"
-    """JSON text: every signal, in order of time."""
+    """JSON text: every signal, in order of time; of floods those that tell, and how many more."""
     correction: Message | None = None
     """The answer the user wanted, from the latest edit."""
     truncated: bool = False
@@ -78,6 +85,22 @@ def verifier_failed(signal: Feedback) -> bool:
     return signal.value is not None and signal.value < 1.0
 
 
+def shows_itself(signal: Feedback) -> bool:
+    """Whether a verdict is of what an answer shows by itself, held to no reference."""
+    return signal.source == DERIVED and signal.reference is None
+
+
+def verdicts(signals: Iterable[Feedback]) -> list[Feedback]:
+    """Return the verifiers' scores that count: those that the deployment's own checks gave.
+
+    Where they gave none, those of what the answer shows by itself.
+    """
+    scored = [
+        f for f in signals if tier_of(f) == "A" and (verifier_failed(f) or verifier_passed(f))
+    ]
+    return [f for f in scored if not shows_itself(f)] or scored
+
+
 def verifier_passed(signal: Feedback) -> bool:
     """Whether a verifier's score is a success."""
     return signal.value is not None and signal.value >= 1.0
@@ -98,13 +121,17 @@ def settle(
     1. A turn that gave no answer failed (`engine` where an engine call did, else
        `not_answered`); an abandoned one has no outcome (`abandoned`), whatever was said of it.
     2. A beats B beats C: the highest tier that spoke decides alone.
-    3. Within A any failed verifier fails the turn (`verified`). A verifier without a
-       score has not spoken; where nobody else has either, the turn is `unverified`.
+    3. Within A the deployment's own checks decide, made anew where they had crashed: any
+       failed one fails the turn (`verified`). They know what came of the turn; what an answer
+       shows by itself (a call that no tool takes) may have been mended or let pass. It fails
+       the turn (`checked`) where they gave no score, and it never passes one. A verifier
+       without a score has not spoken; where nobody has, the turn is `unverified`.
     4. Within B the user who asked, where it is known, decides alone if it spoke. An edit
        fails the turn (`edited`): the answer was not what was wanted. Otherwise each voice's
-       thumb counts and one that points down fails it (`thumbed`). A user is one voice with
-       the latest thumb, however often it spoke. All that are anonymous, or `strangers` who
-       never asked anything, are one voice together: that of most of them, down if equal.
+       thumb counts and one that points down fails it (`thumbed`; `divided` where another
+       voice's points up). A user is one voice with the latest thumb, however often it spoke.
+       All that are anonymous, or `strangers` who never asked anything, are one voice
+       together: that of most of them, down if equal.
     5. C alone decides nothing: the turn is suspect (`suspect`), success None.
     6. Without signals success is None (`unjudged`).
 
@@ -149,16 +176,19 @@ def _verdict(
         return None, None, "abandoned"
     if turn.status == "failed":
         return False, None, ENGINE if engine_failed else "not_answered"
-    checks = [f for f in signals if tier_of(f) == "A"]
-    if any(verifier_failed(f) or verifier_passed(f) for f in checks):
-        return not any(map(verifier_failed, checks)), "A", "verified"
+    scores = verdicts(signals)
+    if scores:
+        rule = CHECKED if shows_itself(scores[0]) else "verified"
+        return not any(map(verifier_failed, scores)), "A", rule
     if any(f.kind == "edit" for f in explicit):
         return False, "B", "edited"
     thumbs = thumbs_by_voice(explicit, strangers)
     if thumbs:
-        return all(thumbs.values()), "B", "thumbed"
+        rule = DIVIDED if len(set(thumbs.values())) > 1 else "thumbed"
+        return all(thumbs.values()), "B", rule
     if any(tier_of(f) == "C" and _doubts(f) for f in signals):
         return None, "C", "suspect"
+    checks = any(tier_of(f) == "A" for f in signals)
     return None, None, UNVERIFIED if checks else "unjudged"
 
 

@@ -15,8 +15,13 @@ from traces.attribution.intervals import wilson
 MIN_SLOT = 8
 """Turns of a slot among similar ones, at least, for its success to count."""
 HABIT = 0.8
-"""Share of similar requests that one slot takes, from which on it is where they belong."""
+"""Share of the successes with similar requests that one slot has, from which on it is where they
+belong; if it also gets half of them."""
 _MIN_EACH = 5
+_MIN_CLOSE = 3
+_MIN_WAYS = 2
+_MANY_WAYS = 3
+_SURELY = 0.6
 _SOME = 0.1
 """Success of which at least this is sure is more than luck."""
 
@@ -67,14 +72,22 @@ class Kin:
     """The version that the slot had before, among similar requests."""
     version_overall: Tally
     predecessor_overall: Tally
+    whole: Tally
+    """Similar requests to the slot's other versions, and how many answers were not cut."""
     away: Tally
-    """The slot among requests that belong to others."""
+    """The slot among all requests that belong to others."""
     others: Mapping[str, Tally]
     """The other slots among similar requests."""
+    home: str | None
+    """Where similar requests belong."""
     names: bool
     """Whether the request has a word that names something."""
     naming: Tally
     """Successful similar requests, and how many of them have one."""
+    close: int = 0
+    """Requests in nearly the same words that the slot that answered did well, as far as counted."""
+    ways: int = 0
+    """In how many ways others that succeeded fill in what the request leaves open."""
     router: str | None = None
     """The slot that routes."""
 
@@ -90,7 +103,7 @@ def as_good_here(kin: Kin) -> Blame | None:
     right = kin.others.get(kin.blame.right_slot or "", Tally())
     if kin.blame.klass != "router" or kin.here.turns < MIN_SLOT:
         return None
-    if kin.here.low < _SOME or kin.here.rate < right.rate - 0.1:
+    if kin.here.low < _SOME or kin.here.rate < right.rate - 0.1 or kin.close < _MIN_CLOSE:
         return None
     evidence = f"{kin.turn.slot} does as well with such requests ({_of(kin.here)})"
     return _changed(kin, "unknown", 0.0, evidence)
@@ -99,16 +112,13 @@ def as_good_here(kin: Kin) -> Blame | None:
 def better_elsewhere(kin: Kin) -> Blame | None:
     """Another slot succeeds significantly more with such requests, or always gets them."""
     blame, turn = kin.blame, kin.turn
-    if turn.decision != "routed" or blame.rule in _SURE or not kin.others:
+    if turn.decision != "routed" or blame.rule in _SURE or not kin.others or kin.close:
         return None
-    if blame.klass != "adapter" and blame.rule not in ("no_rule", "retried_elsewhere"):
+    if blame.klass != "adapter" and blame.rule not in ("no_rule", "retried_elsewhere", "truncated"):
         return None
     best = max(sorted(kin.others), key=lambda slot: kin.others[slot].low)
     there = kin.others[best]
-    total = kin.here.turns + sum(tally.turns for tally in kin.others.values())
-    mine = kin.here
-    if mine.turns < _MIN_EACH and there.turns >= HABIT * (total + 1):
-        mine = kin.away
+    mine = kin.away if kin.here.turns < _MIN_EACH and kin.home == best else kin.here
     if there.turns < MIN_SLOT or mine.turns < _MIN_EACH or there.low <= mine.high:
         return None
     evidence = f"{best} succeeds with such requests ({_of(there)}), {turn.slot} does not"
@@ -124,6 +134,26 @@ def names_nothing(kin: Kin) -> Blame | None:
         return None
     evidence = f"similar requests that succeeded name something ({_of(told)}), this one does not"
     return _changed(kin, "user", 0.7, evidence)
+
+
+def undetermined(kin: Kin) -> Blame | None:
+    """Others that said the same and more were answered rightly, each in its own way."""
+    if kin.blame.klass != "adapter" or kin.blame.rule in ("broken_call", "altered"):
+        return None
+    if kin.ways < _MIN_WAYS:
+        return None
+    evidence = f"others fill in what this request leaves open, {kin.ways} ways with other answers"
+    return _changed(kin, "user", 0.92 if kin.ways >= _MANY_WAYS else 0.8, evidence)
+
+
+def others_fit(kin: Kin) -> Blame | None:
+    """The answer was cut, and the slot's other versions answer such requests within the limit."""
+    if kin.blame.rule != "truncated" or kin.whole.turns < MIN_SLOT or kin.whole.low < _SURELY:
+        return None
+    evidence = (
+        f"the slot's other versions answered such requests within the limit ({_of(kin.whole)})"
+    )
+    return _changed(kin, "adapter", 0.95, evidence)
 
 
 def nobody_succeeds(kin: Kin) -> Blame | None:
@@ -162,8 +192,10 @@ def succeeds_here(kin: Kin) -> Blame | None:
 
 POOLED: tuple[tuple[str, Rule], ...] = (
     ("as_good_here", as_good_here),
+    ("undetermined", undetermined),
     ("better_elsewhere", better_elsewhere),
     ("names_nothing", names_nothing),
+    ("others_fit", others_fit),
     ("nobody_succeeds", nobody_succeeds),
     ("worse_version", worse_version),
     ("succeeds_here", succeeds_here),
@@ -185,7 +217,7 @@ def _changed(
         "evidence": f"{blame.evidence}; {evidence}",
     }
     if klass != blame.klass:
-        slot = kin.router if klass == "router" else None
+        slot = {"router": kin.router, "adapter": kin.turn.slot}.get(klass)
         update |= {"klass": klass, "slot": slot, "right_slot": right_slot, "hop_id": None}
         update |= {"method": "pooled"}
     return blame.model_copy(update=update)

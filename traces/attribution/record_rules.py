@@ -7,6 +7,7 @@ import zlib
 
 from serving.records import BASE_SLOT
 from traces.attribution.case import Case, Claim, text_of
+from traces.attribution.outcomes import DIVIDED
 
 _REPEATING = 0.25
 """A text that packs into less than this share of its length says the same again and again."""
@@ -91,10 +92,8 @@ def contradicted(case: Case) -> Claim | None:
     if own and elsewhere:
         names = ", ".join(case.failed)
         return case.abstain(f"failed verifiers of several slots contradict: {names}")
-    if case.outcome.tier == "B" and case.outcome.correction is None:
-        thumbs = {f.user: f.value for f in case.signals if f.kind == "thumb" and f.value}
-        if len({value > 0 for value in thumbs.values()}) > 1:
-            return case.abstain("users contradict each other about this turn")
+    if case.outcome.rule == DIVIDED:
+        return case.abstain("users contradict each other about this turn")
     return None
 
 

@@ -310,7 +310,7 @@ def _verdict(
     assert bundle.blame is not None
     blamed = from_replay(
         bundle.blame, [*answered.job.kept, *rows], bundle.turn, bundle.hops, bundle.outcome,
-        profile, config.false_router, reference=answered.job.reference,
+        profile, config.false_router,
     )  # fmt: skip
     return blamed.verdict or "none"
 

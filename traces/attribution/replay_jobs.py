@@ -14,15 +14,15 @@ from typing import Any, Literal
 import duckdb
 
 from serving.engine import Engine
-from serving.records import BASE_SLOT, Feedback, content_id
+from serving.records import BASE_SLOT, content_id
 from serving.slots import Profile
 from traces.attribution.arm_views import ArmView, Tools, answer_hops, arm_views
-from traces.attribution.fresh_answers import Checker, Task, task_of
+from traces.attribution.fresh_answers import REFUSED, TOO_SLOW, Checker, Task, task_of
 from traces.attribution.replay_choice import NO_CHECK, TRUNCATED
+from traces.attribution.replay_rows import signals_of
 from traces.attribution.replayed import Replay, current
 from traces.bundles import TurnBundle, read_bundles
 from traces.config import AttributionConfig
-from traces.joins.standing import standing
 from traces.storage.row_records import record_of
 from traces.verifiers.registry import checker, reference_of
 
@@ -103,12 +103,11 @@ class Jobs:
     async def job(self, bundle: TurnBundle) -> Job | str:
         """Return what to ask for a turn, or why nothing is asked."""
         turn = bundle.turn
-        hops = standing(bundle.hops)
         if len(set(turn.hop_ids)) != len(bundle.hops) or not answer_hops(bundle):
             return HOPS_MISSING
         if any(hop.finish_reason == "length" for hop in answer_hops(bundle)):
             return TRUNCATED
-        raw = reference_of(turn, hops, signals_of(bundle))
+        raw = reference_of(signals_of(bundle.outcome.signals))
         if raw is None:
             return NO_CHECK
         reference, verifier = content_id(raw), str(raw.get("verifier"))
@@ -125,6 +124,8 @@ class Jobs:
         for slot, view in views.items():
             row, check = before.get(slot), checks[slot]
             assert check is not None
+            if row is not None and _unanswered(row):
+                row = None
             if row is not None and row.how.asked >= self.config.samples:
                 kept.append(row)
             else:
@@ -186,9 +187,10 @@ class Jobs:
         return [record_of(Replay, "replays", row) for row in found]
 
 
-def signals_of(bundle: TurnBundle) -> list[Feedback]:
-    """Return what was said about a turn, in order of time."""
-    return [Feedback.model_validate(raw) for raw in json.loads(bundle.outcome.signals)]
+def _unanswered(row: Replay) -> bool:
+    """Whether the engine answered none of an arm's calls: asked again, it may."""
+    left_out = row.how.left_out
+    return left_out.get(REFUSED, 0) + left_out.get(TOO_SLOW, 0) >= row.how.asked
 
 
 def tools_offered(connection: duckdb.DuckDBPyConnection) -> dict[str, Tools]:

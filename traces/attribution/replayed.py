@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, Field
 from serving.records import BASE_SLOT, Decision, Hop, Message, Record, Turn, content_id
 from serving.slots import Profile
 from traces.attribution.blame import Blame
-from traces.attribution.gap import Arm, Finding, judge
+from traces.attribution.gap import Arm, Finding, judge, material_gap
 from traces.attribution.outcomes import Outcome
 
 CODE_VERSION = "replay-1"
@@ -25,7 +25,10 @@ REPLAYED_CLASSES = frozenset({"router", "adapter", "summary", "unknown"})
 SHOWN_IN_THE_ANSWER = frozenset({"broken_call", "malformed", "altered"})
 """Rules whose evidence is the answer itself: that no other slot does better does not excuse it."""
 STOCHASTIC_CONFIDENCE = 0.5
-"""A failure by chance is its adapter's, but nothing to learn by heart: its pair teaches."""
+"""A failure by chance is its adapter's, but nothing to learn by heart."""
+
+UNSOLVED = 0.5
+"""How sure an adapter's blame is at most where no slot solves its turn."""
 
 
 class ArmConfig(Record):
@@ -120,11 +123,11 @@ def arguments_of(text: str) -> Any:
         return text
 
 
-def current(rows: Iterable[Replay], reference: str | None) -> dict[str, Replay]:
-    """Return the newest row of each slot that was checked against this reference; None is any."""
+def current(rows: Iterable[Replay], reference: str) -> dict[str, Replay]:
+    """Return the newest row of each slot that was checked against this reference."""
     found: dict[str, Replay] = {}
     for row in sorted(rows, key=lambda row: row.created_at):
-        if reference is None or row.how.reference == reference:
+        if row.how.reference == reference:
             found[row.slot] = row
     return found
 
@@ -138,16 +141,18 @@ def from_replay(
     profile: Profile,
     false_router: float,
     *,
-    reference: str | None = None,
     similar: Sequence[Similar] = (),
 ) -> Blame:
     """Return the blame with what the replay of its turn says.
 
-    `reference` is the `content_id` of what the turn is checked against now: replays against
-    another one are stale and do not count. `similar` are replays of similar turns; they are
-    added to the turn's own where these alone do not show a gap.
+    `rows` are those that were checked against what the turn is checked against now (`current`).
+    `similar` are replays of similar turns; they are added to the turn's own where these alone do
+    not show a gap.
+
+    What the log shows is evidence too: where the replay says something else it decides only if
+    it weighs more.
     """
-    arms = current(rows, reference)
+    arms = {row.slot: row for row in rows}
     if blame.klass not in REPLAYED_CLASSES or turn.slot not in arms:
         return blame
     solvable = outcome.correction is not None or (
@@ -165,8 +170,42 @@ def from_replay(
     if pooled is not None and pooled.verdict == "router":
         words = f"over {1 + len(alike)} similar turns, {pooled.words}"
         found = Finding("router", pooled.right_slot, pooled.confidence, words, pooled.p_value)
+    kept = _kept(blame, found, arms, str(turn.slot))
+    if kept is not None:
+        words = f"{blame.evidence}; {found.words}; what the log shows weighs more"
+        changes = {"confidence": kept, "evidence": words, "verdict": found.verdict}
+        return blame.model_copy(update=changes)
     weak = any(row.how.view == "borrowed" for row in arms.values())
     return _blamed(blame, found, turn, hops, profile, arms[turn.slot], weak)
+
+
+def _kept(blame: Blame, found: Finding, arms: dict[str, Replay], slot: str) -> float | None:
+    """Return how sure the blame of the log stays; None where the replay decides.
+
+    A router that the log blames is cleared where the counts make it the less likely cause; a slot
+    that usually succeeds was wrong only if the right one is materially better. Where nobody solves
+    the turn that may be the adapter's failure as well, so that the surer of the two stands.
+    """
+    if found.verdict == "router" or not 0 < blame.confidence < 1:
+        return None
+    if blame.klass == "router":
+        factor = _for_router(blame.right_slot, arms, slot)
+        odds = blame.confidence / (1 - blame.confidence) * factor
+        at_least = 1.0 if found.verdict == "stochastic" else 0.0
+        return round(odds / (1 + odds), 3) if odds >= 1 and factor >= at_least else None
+    if blame.klass == "adapter" and found.verdict == "unsolvable":
+        return min(blame.confidence, UNSOLVED) if blame.confidence > found.confidence else None
+    return None
+
+
+def _for_router(right: str | None, arms: dict[str, Replay], slot: str) -> float:
+    """Return what the counts make of the odds that the right slot would have done better."""
+    counts = {name: Arm(name, row.samples, row.successes) for name, row in arms.items()}
+    if right is not None:
+        return material_gap(counts[slot], counts.get(right, Arm(right, 0, 0)))
+    # Nobody was named: the best of several looks better than it is.
+    others = [arm for name, arm in counts.items() if name != slot]
+    return min(1.0, max((material_gap(counts[slot], arm) for arm in others), default=1.0))
 
 
 def _judged(

@@ -30,7 +30,7 @@ FORM_OF_VERIFIER: Mapping[str, Form] = {
 }
 """What each verifier judges; `exact` may be about any form."""
 
-_FENCED = re.compile(r"```(?:\w+)?\s*\n?(.*?)```", re.DOTALL)
+_FENCED = re.compile(r"```\w*+(.*?)```", re.DOTALL)
 _CODE_HINT = re.compile(r"\b(?:def|class|import|return|print|lambda)\b|=|\w\(")
 _CALLED = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\(")
 _STATEMENTS = (

@@ -2,8 +2,8 @@
 
 A signal names a turn, a response, a span or a conversation; it may have come before what it is
 about, or days later. In: the lake at one snapshot. Out: tables of a database of this process,
-`judged.turns`, `judged.named` (which signals are about which turn), `judged.implied` (signals
-that the course of a conversation gives) and `judged.outcomes`.
+`judged.turns`, `judged.named` (which signals are about which turn), `judged.derived` (signals
+that attribution derives itself) and `judged.outcomes`.
 """
 
 # Table and column names come from our own declarations; values are bound.
@@ -16,10 +16,16 @@ from typing import Any, NamedTuple
 import duckdb
 
 from serving.records import Feedback
+from serving.slots import Profile
 from traces.attribution.blame import may_blame
+from traces.attribution.derived import make_table
+from traces.attribution.floods import find_floods
 from traces.attribution.implying import imply
-from traces.attribution.outcomes import UNVERIFIED, Ended, Outcome, settle
+from traces.attribution.outcomes import DERIVED, UNVERIFIED, Ended, Outcome, settle
+from traces.attribution.verifying import verify
+from traces.config import AttributionConfig
 from traces.joins.standing import superseded_turns_sql
+from traces.storage.connections import lake_cursor
 from traces.storage.row_records import record_of
 from traces.storage.tables import arrow_table
 
@@ -73,7 +79,7 @@ _TURNS = """
            coalesce(c.truncated, false) AS truncated,
            coalesce(c.engine_failed, false) AS engine_failed,
            t.turn_id IN (SELECT turn_id FROM judged.named
-                         UNION ALL SELECT target_id FROM judged.implied) AS told
+                         UNION ALL SELECT target_id FROM judged.derived) AS told
     FROM (SELECT * FROM turns {at}) t LEFT JOIN ({calls}) c USING (turn_id)
 """
 _KIND = ("status", "superseded", "truncated", "engine_failed")
@@ -99,16 +105,23 @@ class _Ended(NamedTuple):
 
 
 def settle_turns(
-    connection: duckdb.DuckDBPyConnection, at: str, done: Callable[[int], None]
+    connection: duckdb.DuckDBPyConnection,
+    profile: Profile,
+    config: AttributionConfig,
+    at: str,
+    done: Callable[[int], None],
 ) -> None:
     """Settle every turn; `at` is a DuckLake `AT (...)` clause, `done` is told of turns settled."""
     connection.execute(f"CREATE TABLE judged.named AS {_NAMED.format(at=at)}")
+    make_table(connection)
     imply(connection, at)
+    verify(connection, profile, config, at)
     calls = _CALLS.format(at=at)
     connection.execute(_TURNS.format(at=at, calls=calls, superseded=superseded_turns_sql(at)))
     connection.execute(
         "CREATE TABLE judged.outcomes AS SELECT *, true AS blamable FROM outcomes WHERE false"
     )
+    find_floods(connection, profile, at)
     settled = _settle_untold(connection)
     rows: list[tuple[Outcome, bool]] = []
     for turn, signals, strangers in _told(connection, at):
@@ -152,17 +165,18 @@ def _told(
     connection: duckdb.DuckDBPyConnection, at: str
 ) -> Iterator[tuple[_Ended, list[Feedback], set[str]]]:
     """Yield the turns that something was said of, with it, and who of the users is a stranger."""
-    cursor = connection.cursor()
-    cursor.execute("USE lake")
+    cursor = lake_cursor(connection)
     cursor.execute(
         'SELECT t.turn_id, t."user" AS asked_by, t.status, t.superseded, t.truncated,'
-        ' t.engine_failed, u."user" IS NULL AS stranger, f.*'
+        ' t.engine_failed, u."user" IS NULL AS stranger, w.words AS left_out, f.*'
         " FROM (SELECT * FROM judged.named"
-        "       UNION ALL SELECT feedback_id, target_id FROM judged.implied) n"
+        "       ANTI JOIN judged.left_out USING (turn_id, feedback_id)"
+        "       UNION ALL SELECT feedback_id, target_id FROM judged.derived) n"
         " JOIN judged.turns t USING (turn_id)"
         f" JOIN (SELECT * FROM feedback {at}"
-        "       UNION ALL BY NAME SELECT * FROM judged.implied) f USING (feedback_id)"
+        "       UNION ALL BY NAME SELECT * FROM judged.derived) f USING (feedback_id)"
         ' LEFT JOIN (SELECT DISTINCT "user" FROM judged.turns) u ON u."user" = f."user"'
+        " LEFT JOIN judged.floods w ON w.turn_id = t.turn_id"
         " ORDER BY t.turn_id"
     )
     names = [column[0] for column in cursor.description]
@@ -175,8 +189,18 @@ def _told(
         told = list(members)
         signals = [record_of(Feedback, "feedback", row) for row in told]
         strangers = {row["user"] for row in told if row["stranger"] and row["user"] is not None}
+        if told[0]["left_out"] is not None:
+            signals.append(_note(turn_id, told[0]["left_out"], signals))
         kind = {name: told[0][name] for name in _KIND}
         yield _Ended(turn_id, told[0]["asked_by"], **kind), signals, strangers
+
+
+def _note(turn_id: str, words: str, signals: list[Feedback]) -> Feedback:
+    """Return the signal that stands in the row for those that it does not keep."""
+    return Feedback(
+        source=DERIVED, target_kind="turn", target_id=turn_id, kind="comment", name="left_out",
+        detail=words, created_at=max(f.created_at for f in signals), annotator="code",
+    )  # fmt: skip
 
 
 def _append(connection: duckdb.DuckDBPyConnection, rows: list[tuple[Outcome, bool]]) -> None:

@@ -13,10 +13,11 @@ from functools import cache
 from typing import NamedTuple
 
 from serving.records import NO_KEY, UNDATED, Feedback, FeedbackKind, Turn
+from traces.attribution.outcomes import DERIVED
 from traces.attribution.phrases import Phrases, phrase_file, plain, said
 from traces.attribution.similarity import normalised, repeatable, rephrased
+from traces.ending import ended_at
 
-SOURCE = "derived"
 AGAIN_WITHIN = timedelta(hours=1)
 """A request that comes back later than this is a new one."""
 QUIET = timedelta(minutes=30)
@@ -127,7 +128,7 @@ def _abandoned(
     turn: Exchange, before: Exchange | None, known_until: datetime | None
 ) -> list[Feedback]:
     """Return the signal that a user left after a missing or doubted answer."""
-    ended = turn.started_at + timedelta(seconds=max(turn.duration_s, 0.0))
+    ended = ended_at(turn.started_at, turn.duration_s)
     # Recordings without times do not tell how long nothing came.
     if known_until is None or turn.started_at < UNDATED + timedelta(days=366):
         return []
@@ -151,7 +152,7 @@ def _signal(
     created_at: datetime | None = None,
 ) -> Feedback:
     return Feedback(
-        source=SOURCE,
+        source=DERIVED,
         target_kind="turn",
         target_id=turn.turn_id,
         kind=kind,

@@ -9,10 +9,19 @@ from typing import Any
 
 from serving.records import canonical_json
 from traces.attribution.case import Case, Claim, Exchange, tools_of
-from traces.attribution.literals import folded, in_substance, literals_of, numbers_of, stands_in
+from traces.attribution.literals import (
+    folded,
+    in_substance,
+    is_number,
+    literals_of,
+    numbers_of,
+    stands_in,
+)
+from traces.attribution.tool_results import agreed, brackets, close_s, unlike
 from traces.verifiers.tool_call import call_problem
 from traces.verifiers.tool_result import tool_error
 
+_FEW_NUMBERS = 2
 _DAMAGED = 0.02
 """Share of characters that no text has."""
 _CONTROL = {chr(code) for code in range(32)} - {"\t", "\n", "\r", "\x1b"} | {"\ufffd"}
@@ -94,12 +103,44 @@ def tool_contradicted(case: Case) -> Claim | None:
     return None
 
 
+def tool_disputed(case: Case) -> Claim | None:
+    """Equal calls of other turns agree on another result, close in time.
+
+    They count where the right answer is known and agrees with them. Else the same user must have
+    got theirs before and after, so that neither time nor who asked explains the difference.
+    """
+    right = _expected(case)
+    for each in _right_calls(case):
+        limit_s = close_s(tools_of(each.made), each.call.name)
+        others = agreed(each.result, case.elsewhere.get(each.call.id, ()), limit_s)
+        if each.seen is None or not others:
+            continue
+        mine, theirs = folded(each.result), folded(others[0].result)
+        better = any(stands_in(x, theirs) and not stands_in(x, mine) for x in right)
+        if not better and (right or not brackets(others)):
+            continue
+        evidence = f"{len(others)} equal calls of {each.call.name} gave another result about then"
+        evidence += ", which the right answer agrees with" if better else ""
+        return _tool(case, each, evidence, factor=1.0 if better else 0.7)
+    return None
+
+
+def tool_unlike(case: Case) -> Claim | None:
+    """A result does not look like those of the same tool in turns that went well."""
+    for each in _right_calls(case):
+        found = unlike(each.result, case.shapes.get(each.call.name, {}))
+        if found is not None:
+            known = case.right is not None and case.right.call is not None
+            # A call that nobody says is right may have been refused for what it asked.
+            evidence = f"the result of {each.call.name} {found}"
+            return _tool(case, each, evidence, 1.0 if known else 0.8)
+    return None
+
+
 def tool_untrue(case: Case) -> Claim | None:
     """The answer says what the tool said, and the right answer says something else."""
-    right = _expected(case)
+    right = _unheard(case)
     if not right or case.final is None or case.final.tool_calls:
-        return None
-    if any(in_substance(word, case.seen) for word in right):
         return None
     said = [folded(each.text) for each in literals_of(case.final)]
     said += numbers_of(case.final.content)
@@ -110,6 +151,27 @@ def tool_untrue(case: Case) -> Claim | None:
             evidence = f"the answer repeats {repeated[0]!r} from {each.call.name}, and nothing that"
             return _tool(case, each, f"{evidence} it was given says what is right")
     return None
+
+
+def tool_lacking(case: Case) -> Claim | None:
+    """The right answer has a number that the result of a right call should have and has not.
+
+    A number may also be worked out from others: a result with several leaves that open.
+    """
+    right = [word for word in _unheard(case) if is_number(word) or ":" in word]
+    if len(right) != 1:
+        return None
+    for each in _right_calls(case):
+        if each.seen is not None and len(numbers_of(each.result)) <= _FEW_NUMBERS:
+            name = each.call.name
+            return _tool(case, each, f"the right answer has {right[0]!r}, which {name} lacks")
+    return None
+
+
+def _unheard(case: Case) -> list[str]:
+    """Return the literals of a right answer in words, if the slot saw none of them."""
+    right = _expected(case)
+    return [] if any(in_substance(word, case.seen) for word in right) else right
 
 
 def call_undone(case: Case) -> Claim | None:

@@ -27,7 +27,7 @@ from serving.records import (
     utc_from_timestamp,
 )
 from serving.sse import reassemble
-from traces.importers.rows import LineRefused, Row, feedback_row, hop_row
+from traces.importers.rows import LineRefused, Row, checked_duration, feedback_row, hop_row
 
 NAME = "mindlab"
 SOURCE = "mindlab-harness"
@@ -59,6 +59,7 @@ def parse(value: Any, summary_prompt: str | None = None) -> Iterator[Row]:
     elif _is_feedback(value):
         yield feedback_row(_feedback(value))
     elif _is_request(value):
+        _duration_s(value)  # the join counts with it
         yield Row(
             "requests",
             {
@@ -121,10 +122,14 @@ def _hop(record: dict[str, Any], prompt: str | None) -> Hop:
         completion_tokens=usage.get("completion_tokens"),
         cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         started_at=utc_from_timestamp(ts),
-        duration_s=float(record.get("duration_s") or 0.0),
+        duration_s=_duration_s(record),
         ttft_s=record.get("ttft_s"),
         **answer,
     )
+
+
+def _duration_s(record: dict[str, Any]) -> float:
+    return checked_duration("duration_s", record.get("duration_s") or 0.0)
 
 
 def _answer(record: dict[str, Any]) -> dict[str, Any]:

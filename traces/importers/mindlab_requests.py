@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from serving.records import Message
 from serving.sse import Stream, reassemble
+from traces.ending import MAX_DURATION_S
+from traces.importers.cells import number as number_in
 from traces.importers.mindlab import error_text
 from traces.joins.histories import Histories, history_labels, message_label, text_hash
 from traces.joins.join import RequestFacts
@@ -43,7 +45,7 @@ def read_request(number: int, body: str, histories: Histories) -> Request:
     facts = RequestFacts(
         number=number,
         started_us=started_us,
-        ended_us=started_us + round(float(record.get("duration_s") or 0.0) * 1e6),
+        ended_us=started_us + round(_duration_s(record) * 1e6),
         user=request.get("user"),
         text=text_hash(text),
         text_length=len(text),
@@ -59,6 +61,12 @@ def read_request(number: int, body: str, histories: Histories) -> Request:
         bare=bool(note) and not request,
     )
     return Request(facts, text, answer, got["response_id"])
+
+
+def _duration_s(record: dict[str, Any]) -> float:
+    """Return how long it took; lakes may hold requests taken in before the field was looked at."""
+    seconds = number_in(record.get("duration_s")) or 0.0
+    return max(-MAX_DURATION_S, min(seconds, MAX_DURATION_S))
 
 
 def answered_calls(messages: list[Message]) -> tuple[int, ...]:

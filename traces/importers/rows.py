@@ -14,6 +14,7 @@ from serving.records import (
     hop_id_fast,
     hop_id_of,
 )
+from traces.ending import MAX_DURATION_S
 from traces.storage.bodies import Body, body_of
 from traces.storage.tables import TABLES, day_of
 
@@ -99,6 +100,19 @@ def whole_or_refused(make: Callable[[], Iterable[Row]], part: Any) -> list[Row]:
         return [refused("bad_record", f"{type(error).__name__}: {error}", part)]
 
 
+def checked_duration(name: str, seconds: Any) -> float:
+    """Return a duration that the field `name` of a record gives.
+
+    Raises:
+        LineRefused: if it is no number, or longer than `MAX_DURATION_S`.
+    """
+    if not isinstance(seconds, int | float):
+        raise LineRefused("bad_record", f"{name} is no number: {seconds!r}"[:160])
+    if not -MAX_DURATION_S <= seconds <= MAX_DURATION_S:  # nor is one that is not a number
+        raise LineRefused("bad_record", f"{name} is out of range: {seconds!r}"[:160])
+    return float(seconds)
+
+
 def _hop_id(values: dict[str, Any], bodies: list[Body]) -> str:
     """Return the hop's id, its messages taken as the JSON text that they already are."""
     quick = hop_id_fast({**values, "messages": [orjson.Fragment(b.text) for b in bodies]})
@@ -115,6 +129,8 @@ def _checked(table: str, record: Hop | Turn | Feedback, values: dict[str, Any], 
         value = values[name]
         if value is not None and not -_INT64 <= value < _INT64:
             raise LineRefused("bad_record", f"{name} is out of range: {value}")
+    if not isinstance(record, Feedback):
+        checked_duration("duration_s", record.duration_s)
     values[time] = getattr(record, time)
     values["day"] = day_of(values[time])
     return Row(table, values)

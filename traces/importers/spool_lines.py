@@ -20,6 +20,7 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, Struct
 
 from serving.records import LATER_FIELDS, Feedback, Hop, Record, Turn
+from traces.ending import MAX_DURATION_S
 from traces.importers.rows import Row
 from traces.importers.spool_messages import (
     History,
@@ -122,6 +123,7 @@ class SpoolLines:
         hop = same(_read_hop(data), data)
         if hop.source in UPDATING:
             raise NotOurs
+        _bounded(hop.duration_s)
         _plain(hop.duration_s, hop.ttft_s, hop.confidence, hop.propensity)
         day = self._day(hop.started_at)
         completion = bytes(hop.completion)
@@ -155,6 +157,7 @@ class SpoolLines:
 
     def _take_turn(self, data: bytes) -> None:
         turn = same(_read_turn(data), data)
+        _bounded(turn.duration_s)
         day = self._day(turn.started_at)
         answer = self._canonical(turn.answer)
         tail = b"[]"
@@ -197,6 +200,12 @@ class SpoolLines:
                 self._days.clear()
             self._days[time[:10]] = day
         return day
+
+
+def _bounded(duration_s: float) -> None:
+    """Leave a duration that is refused to where the reason is given."""
+    if abs(duration_s) > MAX_DURATION_S:
+        raise NotOurs
 
 
 def _plain(*numbers: float | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from serving.records import UNDATED, Message, canonical_json, content_id
 from traces.importers.cells import mapping
 from traces.importers.messages import read_messages, read_tools, read_usage
-from traces.importers.rows import LineRefused, Row, refused, whole_or_refused
+from traces.importers.rows import LineRefused, Row, checked_duration, refused, whole_or_refused
 from traces.importers.trajectory import (
     AGENT,
     Fields,
@@ -178,7 +178,8 @@ def _fields(raw: dict[str, Any]) -> Fields:
         "cached_tokens": usage.cached_tokens,
     }
     took = raw.get("generation_time_seconds")
-    took_s = float(took) if isinstance(took, int | float) and took > 0 else 0.0
+    told = isinstance(took, int | float) and took > 0
+    took_s = checked_duration("generation_time_seconds", took) if told else 0.0
     ended = _time(raw.get("timestamp"))
     if ended is not None:
         fields |= {"started_at": ended - timedelta(seconds=took_s), "duration_s": took_s}

@@ -24,6 +24,7 @@ from serving.records import (
     TargetKind,
     Turn,
 )
+from traces.ending import ended_at
 from traces.importers.rows import LineRefused, Row, feedback_row, hop_row, turn_row
 from traces.importers.signals import signal
 from traces.storage.bodies import Body, body_of
@@ -257,7 +258,7 @@ def _turn(
     answered = last is not None and last.status == "ok"
     status, error = _status(exchange, last)
     started_at = exchange.started_at or trajectory.at(exchange.place)
-    ended = max([h.started_at + timedelta(seconds=h.duration_s) for h in hops], default=started_at)
+    ended = max([ended_at(h.started_at, h.duration_s) for h in hops], default=started_at)
     ids = [one for h in hops for one in (h.response_id, h.span_id) if one]
     replaced = exchange.supersedes
     return Turn(

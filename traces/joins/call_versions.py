@@ -17,6 +17,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from traces.ending import ended_at
+
 UPDATING = frozenset({"langfuse", "langsmith", "mlflow", "openinference", "otlp"})
 """Sources whose `span_id` names a call that they tell of again."""
 
@@ -55,8 +57,8 @@ def version(row: Mapping[str, Any]) -> tuple[str, bool, datetime, str]:
     """Return what versions of one call are ordered by."""
     told = json.loads(row["params"]).get(row["source"])
     updated_at = told.get("updated_at") if isinstance(told, dict) else None
-    ended_at = row["started_at"] + timedelta(seconds=row["duration_s"])
-    return str(updated_at or ""), row["completion"] is not None, ended_at, row["hop_id"]
+    ended = ended_at(row["started_at"], row["duration_s"])
+    return str(updated_at or ""), row["completion"] is not None, ended, row["hop_id"]
 
 
 def _stored(

@@ -13,6 +13,7 @@ made, and later stored, at a time.
 import duckdb
 
 from serving.records import NO_KEY, SCHEMA_VERSION
+from traces.ending import MAX_DURATION_S
 
 ASKED = """
 CREATE OR REPLACE TEMP TABLE join_asked (
@@ -52,7 +53,10 @@ _SUMS = f"""
            list_sort(list({{'place': place, 'hop_id': hop_id, 'ids': CASE WHEN role = 'answer'
                             THEN [response_id, span_id] ELSE [] END}})) AS parts,
            min(epoch_us(started_at)) AS started_us,
-           max(epoch_us(started_at) + round(duration_s * 1e6)::BIGINT) AS ended_us,
+           -- An older lake may hold any number, and one beyond a BIGINT is an error here.
+           max(epoch_us(started_at) + round(
+               greatest({-MAX_DURATION_S}, least(duration_s, {MAX_DURATION_S})) * 1e6)::BIGINT)
+               AS ended_us,
            bool_or(canary) AS canary,
            max(place) FILTER (role = 'route') AS route_place,
            min(place) FILTER (role = 'answer') AS first_answer,

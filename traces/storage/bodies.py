@@ -24,6 +24,7 @@ from msgspec import Struct
 from serving.records import Hop, Message
 from traces.errors import LakeUnavailable
 from traces.storage.additions import add_new
+from traces.storage.connections import lake_cursor
 from traces.storage.row_records import record_of
 from traces.storage.tables import TABLES, arrow_array, arrow_schema
 
@@ -118,8 +119,7 @@ def read_hops_by_id(
     connection: duckdb.DuckDBPyConnection, where_sql: str = "true", params: Any = None
 ) -> Iterator[tuple[str, Hop]]:
     """Yield hops as `read_hops` does, each with its id, which costs a hash to make anew."""
-    cursor = connection.cursor()
-    cursor.execute("USE lake")
+    cursor = lake_cursor(connection)
     cursor.execute(f"SELECT * FROM ({hops_sql()}) WHERE {where_sql}", params)
     names = [column[0] for column in cursor.description]
     while rows := cursor.fetchmany(_FETCH_ROWS):

@@ -8,9 +8,9 @@ with the lake as its default schema.
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -43,7 +43,8 @@ _CONFLICTS = (
 class Lake:
     """An open lake; use as a context manager.
 
-    DuckDB's own errors leave the `with` block as `LakeUnavailable`.
+    DuckDB's own errors leave the `with` block as `LakeUnavailable`, an interrupt of its queries
+    as what the signal's handler raised.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, root: Path, lock: WriterLock) -> None:
@@ -70,7 +71,8 @@ class Lake:
         except BaseException:
             lock.close()
             raise
-        try:
+        with contextlib.ExitStack() as unless_current:
+            unless_current.push(lake)
             version = migrations.stored_version(lake.connection)
             if version > migrations.SCHEMA_VERSION:
                 raise LakeUnavailable(
@@ -81,12 +83,9 @@ class Lake:
             while not (current := migrations.is_current(lake.connection)) and not read_only:
                 lake.commit(migrations.upgrade)
             if current:
+                unless_current.pop_all()
                 return lake
-        except BaseException:
-            lake.close()
-            raise
         # Made by an older version: readers need the new columns and views too.
-        lake.close()
         cls.open(home).close()
         return cls.open(home, read_only=True)
 
@@ -102,6 +101,10 @@ class Lake:
         self.close()
         if isinstance(value, duckdb.Error):
             raise _unavailable(self._root, value) from value
+        # Within a query DuckDB raises an error of its own in its place.
+        cause = value.__cause__ if isinstance(value, RuntimeError) else None
+        if cause is not None and not isinstance(cause, Exception):
+            raise cause
 
     def close(self) -> None:
         """Close the connection."""
@@ -114,7 +117,7 @@ class Lake:
         assert row is not None
         return int(row[0])
 
-    @contextmanager
+    @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other writers waiting while the block makes several commits."""
         with self._lock.held():

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from serving.disk import write_atomic
 from serving.errors import MolError
 from traces.config import LakeConfig
+from traces.storage.connections import remember
 
 if TYPE_CHECKING:
     import duckdb
@@ -116,7 +117,9 @@ def attach(
     _load_extensions(address)
     # No secrets but those of this process's environment.
     secrets = str(root / "tmp" / "secrets")
-    connection = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "secret_directory": secrets})
+    connection = remember(
+        duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "secret_directory": secrets})
+    )
     try:
         connection.execute(f"SET temp_directory = {quoted(str(root / 'tmp'))}")
         connection.execute("SET TimeZone = 'UTC'")

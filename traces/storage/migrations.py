@@ -19,6 +19,7 @@ import pyarrow as pa
 from serving.records import Message
 from traces.analytics.view_definitions import MACROS, VIEWS
 from traces.storage.bodies import Body, add_bodies, body_of
+from traces.storage.connections import lake_cursor
 from traces.storage.lake_address import quoted
 from traces.storage.tables import (
     IN_CATALOG,
@@ -137,8 +138,7 @@ def _to_2(connection: duckdb.DuckDBPyConnection) -> None:
         )
         connection.execute(f"DROP TABLE {old}")
     # A cursor is a connection of its own: it goes on reading the table as it was committed.
-    cursor = connection.cursor()
-    cursor.execute("USE lake")
+    cursor = lake_cursor(connection)
     cursor.execute("SELECT hop_id, messages, started_at::DATE FROM hops ORDER BY started_at")
     old = _replace(connection, "hops")
     connection.execute(ddl("messages"))

@@ -12,3 +12,12 @@ class Check:
     sense). That says nothing of the answer and never counts as a failure."""
     detail: str
     """One line saying what was right or wrong, or why there is no verdict."""
+    score: float | None = None
+    """In [0, 1], from a verifier that grades; None where passed or not is all there is."""
+
+    @property
+    def value(self) -> float | None:
+        """The score: the grade where there is one, else 1 or 0; None where nothing was judged."""
+        if self.passed is None:
+            return None
+        return float(self.passed) if self.score is None else self.score

@@ -3,7 +3,7 @@
 The component language has five types. `card` holds others. Any component may carry an `id`; a
 button may carry an `action`, a word, and a `target`, the id of the component it acts on. Ids are
 unique, targets exist, no key stands twice in an object, and every component asked for is there
-with its words, each one for itself.
+with its words, each one for itself. Beside them there is none but the card that holds them.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema
 
 from traces.verifiers.check import Check
+from traces.verifiers.strict_json import KeyTwice, read_json
 
 _WORD = {"type": "string", "pattern": r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"}
 _LEAVES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
@@ -59,22 +60,22 @@ COMPONENT_SCHEMA: dict[str, Any] = {
 
 _VALIDATOR = jsonschema.Draft202012Validator(COMPONENT_SCHEMA)
 
-
-class _Duplicate(ValueError):
-    """A key stands twice in an object."""
+_BEGINS = re.compile(r"\s*(?:```(?:json)?\s*)?[{\[]")
+_CARD = re.compile(r'"type"\s*:\s*"card"')
 
 
 def check_interface(text: str, wanted: Sequence[Mapping[str, Any]]) -> Check:
-    """Parse, validate by `COMPONENT_SCHEMA`, follow references, and look for what is `wanted`.
+    """Parse, validate by `COMPONENT_SCHEMA`, follow references, and compare with what is `wanted`.
 
-    A wanted component names a type and the values it must show; letter case is ignored.
+    A wanted component names a type and the values it must show; letter case is ignored. Where
+    nothing is named, any interface will do.
     """
     if not all(isinstance(component.get("type"), str) for component in wanted):
         return Check(None, "a wanted component has no type")
     try:
         tree = _parsed(text)
-    except _Duplicate as twice:
-        return Check(False, f"key {str(twice)[:40]!r} stands twice in an object")
+    except KeyTwice as twice:
+        return Check(False, str(twice))
     if tree is None:
         return Check(False, "not JSON")
     try:
@@ -83,42 +84,37 @@ def check_interface(text: str, wanted: Sequence[Mapping[str, Any]]) -> Check:
         return Check(False, "nested too deeply")
     if error is not None:
         return Check(False, f"breaks the component schema at {error.json_path}"[:160])
-    problem = _broken_reference(tree) or _missing(tree, wanted)
+    problem = _broken_reference(tree) or (_difference(tree, wanted) if wanted else None)
     return Check(False, problem) if problem else Check(True, "valid and complete")
+
+
+def is_interface(text: str) -> bool:
+    """Whether a text sets out to be an interface: JSON, fenced or not, that names a card.
+
+    It may be broken. What is JSON for something else, or words, is no interface.
+    """
+    return _BEGINS.match(text) is not None and _CARD.search(text) is not None
 
 
 def parse_json(text: str) -> Any:
     """Return the JSON value of a text, fenced in Markdown or not; None if it is not JSON."""
     try:
         return _parsed(text)
-    except _Duplicate:
+    except KeyTwice:
         return None
 
 
 def _parsed(text: str) -> Any:
-    fenced = re.search(r"```(?:json)?\s*(.*?)```", text, re.DOTALL)
+    fenced = re.search(r"```(?:json)?(.*?)```", text, re.DOTALL)
     # JSON may hold a fence in one of its texts.
-    for candidate in (text, *([fenced.group(1)] if fenced else ())):
+    for candidate in (text, *([fenced.group(1).strip()] if fenced else ())):
         try:
-            return json.loads(candidate, object_pairs_hook=_unique, parse_constant=_refuse)
-        except _Duplicate:
+            return read_json(candidate)
+        except KeyTwice:
             raise
         except (ValueError, RecursionError):
             continue
     return None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in made:
-            raise _Duplicate(key)
-        made[key] = value
-    return made
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _broken_reference(tree: Mapping[str, Any]) -> str | None:
@@ -134,8 +130,11 @@ def _broken_reference(tree: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _missing(tree: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what is asked for and not shown; one component serves one wish."""
+def _difference(tree: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what is asked for and not shown, or shown and not asked for.
+
+    One component serves one wish. The card is there to hold the others, asked for or not.
+    """
     shown = [_normal(component) for component in _components(tree)]
     # Those that ask for most choose first.
     for component in sorted(wanted, key=len, reverse=True):
@@ -144,7 +143,8 @@ def _missing(tree: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]) -> st
         if found is None:
             return f"no {component['type'][:40]} as asked for"
         shown.remove(found)
-    return None
+    more = next((have["type"] for have in shown if have["type"] != '"card"'), None)
+    return None if more is None else f"nobody asked for the {json.loads(more)}"
 
 
 def _components(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

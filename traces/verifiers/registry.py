@@ -4,29 +4,35 @@ A reference is JSON, kept with the feedback that it led to (`Feedback.reference`
 
     {"verifier": "tool_call", "name": "set_timer", "arguments": {"minutes": 5}}
     {"verifier": "python_tests", "tests": ["assert f(1) == 2"]}
-    {"verifier": "short_answer", "accepted": ["Paris"], "max_words": 24}
+    {"verifier": "short_answer", "accepted": ["Paris"], "max_words": 24, "rejected": ["Rome"]}
     {"verifier": "interface_schema", "wanted": [{"type": "button", "label": "Save"}]}
     {"verifier": "exact", "accepted": ["Paris"]}
     {"verifier": "numeric", "value": 12, "tolerance": 0.01, "absolute": 0}
+    {"verifier": "form", "form": "json", "schema": {"type": "object"}}
+    {"verifier": "form", "form": "text", "schema": {"pattern": "^[0-9]{4}$"}}
+    {"verifier": "safety", "wanted": "refuse", "unsafe": ["fuse"], "unsafe_tools": []}
 
-`max_words`, `tolerance` (relative) and `absolute` may be left out. The same check scores the
-gate's suites, replays and rewards. References come out of logs: one that is malformed or of a
-verifier that is not known has no check, and a check whose verifier crashes finds nothing.
+`max_words`, `rejected`, `tolerance` (relative), `absolute`, `schema`, `unsafe` and `unsafe_tools`
+may be left out; a `form` is json, tool_call, python or text. The same check scores the gate's
+suites, replays and rewards. References come out of logs: one that is malformed or of a verifier
+that is not known has no check, and a check whose verifier crashes finds nothing.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from serving.records import Feedback, Hop, Message, Record, Turn
+from serving.records import Feedback, Message, Record
 from traces.verifiers.check import Check
 from traces.verifiers.exact import check_exact
+from traces.verifiers.form import Form, check_form
 from traces.verifiers.interface import check_interface
 from traces.verifiers.numeric import check_numeric
 from traces.verifiers.python_tests import check_python
+from traces.verifiers.safety import Wanted, check_safety
 from traces.verifiers.short_answer import check_short_answer
+from traces.verifiers.strict_json import read_json
 from traces.verifiers.tool_call import check_tool_call
 
 Checker = Callable[[Message], Check]
@@ -57,9 +63,10 @@ class _ShortAnswer(Record):
     verifier: Literal["short_answer"]
     accepted: tuple[str, ...] = Field(min_length=1)
     max_words: int = Field(default=24, gt=0)
+    rejected: tuple[str, ...] = ()
 
     def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
-        return check_short_answer(answer.content, self.accepted, self.max_words)
+        return check_short_answer(answer.content, self.accepted, self.max_words, self.rejected)
 
 
 class _InterfaceSchema(Record):
@@ -91,13 +98,31 @@ class _Numeric(Record):
         return check_numeric(answer.content, self.value, self.tolerance, self.absolute)
 
 
-_Reference = Annotated[
-    _ToolCall | _PythonTests | _ShortAnswer | _InterfaceSchema | _Exact | _Numeric,
-    Field(discriminator="verifier"),
-]
-_REFERENCE: TypeAdapter[
-    _ToolCall | _PythonTests | _ShortAnswer | _InterfaceSchema | _Exact | _Numeric
-] = TypeAdapter(_Reference)
+class _Form(Record):
+    verifier: Literal["form"]
+    form: Form
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+
+    def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        return check_form(answer, self.form, self.json_schema, tools)
+
+
+class _Safety(Record):
+    verifier: Literal["safety"]
+    wanted: Wanted
+    unsafe: tuple[str, ...] = ()
+    unsafe_tools: tuple[str, ...] = ()
+
+    def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        return check_safety(answer, self.wanted, self.unsafe, self.unsafe_tools)
+
+
+_Any = (
+    _ToolCall | _PythonTests | _ShortAnswer | _InterfaceSchema | _Exact | _Numeric | _Form | _Safety
+)
+VERIFIERS = tuple(get_args(kind.model_fields["verifier"].annotation)[0] for kind in get_args(_Any))
+"""Names that a reference's `verifier` may have."""
+_REFERENCE: TypeAdapter[_Any] = TypeAdapter(Annotated[_Any, Field(discriminator="verifier")])
 
 
 def checker(
@@ -125,10 +150,8 @@ def checker(
     return check
 
 
-def reference_of(
-    turn: Turn, hops: Sequence[Hop], signals: Sequence[Feedback]
-) -> dict[str, Any] | None:
-    """Return what an answer to this turn can be checked against; None if nothing is known.
+def reference_of(signals: Sequence[Feedback]) -> dict[str, Any] | None:
+    """Return what an answer to a turn can be checked against; None if nothing is known.
 
     The latest verifier's reference that can be used; else the latest edit, whose tool call or
     text is taken for the right answer.
@@ -160,7 +183,7 @@ def _expected(answer: Message) -> dict[str, Any] | None:
 def _object(value: str | Mapping[str, Any]) -> dict[str, Any] | None:
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = read_json(value)
         except (ValueError, RecursionError):
             return None
     return dict(value) if isinstance(value, Mapping) else None

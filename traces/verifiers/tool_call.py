@@ -1,23 +1,16 @@
 """Verify a tool call: the right function with the right arguments, valid by its schema.
 
-Schemas come out of logs: what they refer to elsewhere is not fetched, a pattern gets little time,
-and one that is no schema is passed over, for then nothing follows from it.
+From a schema that is none, or cannot be checked, nothing follows: `check_call` then gives no
+verdict, and a call is right if it is the expected one.
 """
 
-import functools
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
-from jsonschema.validators import extend, validator_for
-from referencing import Registry
 
 from serving.records import Message, ToolCall
 from traces.verifiers.check import Check
-
-_PATTERN_LIMIT_S = 0.2
+from traces.verifiers.json_schema import check_by_schema
+from traces.verifiers.strict_json import KeyTwice, read_json
 
 
 def check_tool_call(
@@ -26,17 +19,20 @@ def check_tool_call(
     """Compare the answer's single tool call with the expected one.
 
     Strings are compared without regard to case and outer spaces, numbers by value.
-    `tools` are in OpenAI form; the call must also be valid by the schema of its tool.
+    `tools` are in OpenAI form; the call must also be valid by the schema of its tool, as far as
+    that can be said.
     """
     if len(answer.tool_calls) != 1:
         return Check(False, f"expected one tool call, got {len(answer.tool_calls)}")
     call = answer.tool_calls[0]
-    problem = call_problem(call, tools)
-    if problem:
-        return Check(False, problem)
-    given = json.loads(call.arguments)
+    found = check_call(call, tools)
+    if found.passed is False:
+        return found
     if call.name != name:
         return Check(False, f"called {call.name}, expected {name}")
+    given = _arguments(call)
+    if isinstance(given, str):
+        return Check(None, found.detail)
     try:
         keys = sorted({*given, *arguments})
         wrong = [key for key in keys if _differs(key, given, arguments)]
@@ -44,66 +40,65 @@ def check_tool_call(
         return Check(False, "arguments are nested too deeply")
     if wrong:
         return Check(False, f"wrong value of {', '.join(wrong)}"[:160])
-    return Check(True, f"{name} called as expected")
+    unread = "" if found.passed else f"; {found.detail}"
+    return Check(True, f"{name} called as expected{unread}"[:160])
+
+
+def check_call(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> Check:
+    """Check a call by itself: its name, its JSON and its tool's schema; held to no expectation.
+
+    `tools` are in OpenAI form. Passed means that its tool had to take it. There is no verdict where
+    the schema has none, on a tool that is no function, and on a name that is not offered beside
+    tools whose functions the log does not name.
+    """
+    tool = next((tool for tool in tools if _function(tool).get("name") == call.name), None)
+    if tool is None:
+        if any(_kind(tool) != "function" for tool in tools):
+            return Check(None, f"{call.name[:40]!r} may be of a tool that is no function")
+        return Check(False, f"no tool is called {call.name[:40]!r}")
+    if _kind(tool) != "function":
+        return Check(None, f"{call.name[:40]} is no function, and what it takes is not known")
+    arguments = _arguments(call)
+    if isinstance(arguments, str):
+        return Check(False, arguments)
+    found = check_by_schema(_function(tool).get("parameters") or {}, arguments)
+    if found.passed is False:
+        where = found.detail.removeprefix("breaks the schema")
+        return Check(False, f"arguments break the schema of {call.name[:40]}{where}"[:160])
+    return Check(found.passed, f"{call.name[:40]}: {found.detail}"[:160])
 
 
 def call_problem(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what is wrong with a call by itself: its JSON, its name or its tool's schema.
+    """Return what `check_call` finds wrong with a call; None where nothing is known to be."""
+    found = check_call(call, tools)
+    return found.detail if found.passed is False else None
 
-    `tools` are in OpenAI form; None means that the tool had to take it.
-    """
+
+def _arguments(call: ToolCall) -> dict[str, Any] | str:
+    """Return the arguments of a call, or why it has none."""
     try:
-        arguments = json.loads(call.arguments)
+        value = read_json(call.arguments)
+    except KeyTwice as twice:
+        return f"arguments are not JSON: {twice}"
     except (ValueError, RecursionError):
         return "arguments are not JSON"
-    if not isinstance(arguments, dict):
-        return "arguments are not a JSON object"
-    return _schema_problem(call.name, arguments, tools)
+    return value if isinstance(value, dict) else "arguments are not a JSON object"
+
+
+def _function(tool: Any) -> Mapping[str, Any]:
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return function if isinstance(function, Mapping) else {}
+
+
+def _kind(tool: Any) -> str:
+    """Return the type of a tool; what says none is a function, as in older protocols."""
+    return str(tool.get("type") or "function") if isinstance(tool, Mapping) else "function"
 
 
 def _differs(key: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     if key not in given or key not in wanted:
         return True
     return bool(_normal(given[key]) != _normal(wanted[key]))
-
-
-def _schema_problem(
-    name: str, arguments: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]
-) -> str | None:
-    for tool in tools:
-        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        if isinstance(function, Mapping) and function.get("name") == name:
-            try:
-                error = _first_error(function.get("parameters") or {}, arguments)
-            except RecursionError:
-                return "arguments are nested too deeply"
-            except Exception:
-                # No schema: jsonschema raises whatever its keywords stumble over.
-                return None
-            return error and f"arguments break the schema of {name} at {error.json_path[:80]}"
-    return f"no tool is called {name[:40]!r}"
-
-
-def _first_error(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-    kind = _bounded(validator_for(schema, default=Draft202012Validator))
-    return best_match(kind(schema, registry=Registry()).iter_errors(arguments))
-
-
-@functools.cache
-def _bounded(kind: Any) -> Any:
-    """Return a validator class that fetches nothing and does not hang on a pattern."""
-    return extend(kind, {"pattern": _pattern})  # type: ignore[no-untyped-call]
-
-
-def _pattern(
-    validator: Any, pattern: str, instance: Any, schema: Mapping[str, Any]
-) -> Iterator[ValidationError]:
-    import regex  # type: ignore[import-untyped]  # slow to import, rarely needed
-
-    if isinstance(instance, str) and not regex.search(
-        pattern, instance, timeout=_PATTERN_LIMIT_S, concurrent=True
-    ):
-        yield ValidationError(f"does not match {pattern!r:.80}")
 
 
 def _normal(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """Which system calls confined code may not make, as a BPF program for seccomp.
 
 In namespaces the filter only keeps code from leaving them. Where there are none it carries the
-whole weight: no sockets, no further processes, no signals to others.
+whole weight: no sockets, no further processes, no signals to others, and nothing that outlives
+the check: no session or group of its own, no memory or messages of System V.
 """
 
 import errno
@@ -23,13 +24,15 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 _ALONE: dict[str, tuple[int | None, int | None]] = {
     "execve": (59, 221), "execveat": (322, 281), "fork": (57, None), "kill": (62, 129),
-    "pidfd_send_signal": (424, 424), "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240), "setpriority": (141, 140),
-    "sched_setaffinity": (203, 122), "socket": (41, 198), "tkill": (200, 130),
-    "vfork": (58, None),
+    "mq_open": (240, 180), "msgget": (68, 186), "pidfd_send_signal": (424, 424),
+    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "semget": (64, 190),
+    "setpgid": (109, 154), "setpriority": (141, 140), "setsid": (112, 157),
+    "sched_setaffinity": (203, 122), "shmget": (29, 194), "socket": (41, 198),
+    "tkill": (200, 130), "vfork": (58, None),
 }  # fmt: skip
 _MACHINES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}
 _CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), 435, (234, 131), (302, 261)
+_PRCTL = (157, 167)
 _CLONE_THREAD = 0x1_0000
 _NAMESPACES = (
     kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC
@@ -78,6 +81,9 @@ def deny_calls(*, alone: bool) -> None:
         program += _unless(_TGKILL[column], itself)
         itself = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 1, 0, 0), refuse, allow]
         program += _unless(_PRLIMIT[column], itself)
+        # Not to die with the parent; the option is an int, so its low half is all of it.
+        dying = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 1, kernel.PR_SET_PDEATHSIG), refuse, allow]
+        program += _unless(_PRCTL[column], dying)
     kernel.install_filter([*program, allow])
 
 

@@ -20,7 +20,8 @@ MS_PRIVATE = 0x4_0000
 _MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _MOUNT_ATTR_READ_ONLY, _MOUNT_ATTR_NOSUID = 1, 2
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION = 0x2008_0522
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -84,7 +85,7 @@ def change_root(path: str) -> None:
 
 def die_with_parent() -> None:
     """Be killed when the parent ends."""
-    _prctl(_PR_SET_PDEATHSIG, 9)
+    _prctl(PR_SET_PDEATHSIG, 9)
 
 
 def be_opaque() -> None:

@@ -1,0 +1,168 @@
+"""Make the checks again whose verifier had crashed, hung or could not judge.
+
+A deployment's verdict without a score may have kept what it checked against (`Feedback.reference`);
+then the same check is made here, and what it finds counts as the deployment's own. In: the lake at
+one snapshot, and which signals are about which turn. Out: verdicts with that reference. An edit is
+no reference: it is a user's word, and what follows from it stays of tier B. DuckDB picks the
+verdicts, at most `MANY` of a turn, so that a flood of them needs no memory here.
+"""
+
+# Table and column names come from our own declarations; values are bound.
+# ruff: noqa: S608
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import duckdb
+
+from serving.records import Feedback, Hop, content_id, short_digest
+from traces.attribution.case import tools_of
+from traces.attribution.outcomes import DERIVED
+from traces.bundles import TurnBundle, read_bundles
+from traces.joins.standing import standing
+from traces.storage.connections import lake_cursor
+from traces.storage.row_records import record_of
+from traces.verifiers.check import Check
+from traces.verifiers.registry import checker
+
+_FETCH_ROWS = 1000
+_RUNS_CODE = "python_tests"
+
+MANY = 20
+"""Verdicts of a turn that are made again at most, the latest."""
+
+_SILENT = """
+    CREATE TABLE judged.silent AS
+    SELECT DISTINCT turn_id FROM judged.named SEMI JOIN (
+        SELECT feedback_id FROM feedback {at}
+        WHERE kind = 'verifier' AND reference IS NOT NULL AND (value IS NULL OR isnan(value)))
+        USING (feedback_id)
+"""
+# The latest verdict of each verifier that has a reference and never gave a score. The latest turns
+# come first: they are the ones to be run where not all are.
+_UNSCORED = f"""
+    CREATE TABLE judged.unscored AS
+    SELECT dense_rank() OVER (ORDER BY t.started_at DESC, t.turn_id) AS key, t.turn_id,
+           c.feedback_id, c.created_at
+    FROM (SELECT * FROM turns {{at}} WHERE status = 'ok') t JOIN (
+        SELECT n.turn_id, n.feedback_id, f.created_at
+        FROM (FROM judged.named SEMI JOIN judged.silent USING (turn_id)) n JOIN (
+            SELECT *, value IS NULL OR isnan(value) AS silent FROM feedback {{at}}
+            WHERE kind = 'verifier' AND annotator IS DISTINCT FROM 'model') f USING (feedback_id)
+        WINDOW own AS (PARTITION BY n.turn_id, f.name)
+        QUALIFY bool_and(f.silent) OVER own AND f.reference IS NOT NULL AND row_number() OVER (
+            PARTITION BY n.turn_id, f.name, f.reference IS NULL
+            ORDER BY f.created_at DESC, n.feedback_id DESC) = 1) c USING (turn_id)
+    QUALIFY row_number() OVER (
+        PARTITION BY t.turn_id ORDER BY c.created_at DESC, c.feedback_id DESC) <= {MANY}
+"""
+_SIGNALS = """
+    SELECT u.key, f.* FROM judged.unscored u
+    JOIN (SELECT * FROM feedback {at}) f USING (feedback_id)
+    ORDER BY u.key, f.created_at, f.feedback_id
+"""
+
+
+def recheck(connection: duckdb.DuckDBPyConnection, run_code: int, at: str) -> Iterator[Feedback]:
+    """Yield the verdicts of checks made again; at most `run_code` answers' Python is run.
+
+    What was found by running is taken from the outcome that stands, for the same code and tests.
+    """
+    connection.execute(_SILENT.format(at=at))
+    if not connection.execute("SELECT count(*) FROM judged.silent").fetchall()[0][0]:
+        return
+    connection.execute(_UNSCORED.format(at=at))
+    picked = "SELECT DISTINCT key, turn_id, true AS whole FROM judged.unscored"
+    bundles = read_bundles(lake_cursor(connection), picked, outcomes=f"outcomes {at}", at=at)
+    for bundle, signals in zip(bundles, _signals(connection, at), strict=True):
+        for signal in signals:
+            mark = ""
+            if _verifier(signal) == _RUNS_CODE:
+                mark = f" (of code {_digest(bundle.hops)})"
+                kept = _kept(bundle, signal, mark)
+                if kept is not None:
+                    yield kept
+                if kept is not None or run_code <= 0:
+                    continue
+                run_code -= 1
+            found = check_again(bundle.hops, signal)
+            if found.passed is not None:
+                yield _verdict(bundle, signal, found.passed, f"{found.detail}{mark}")
+
+
+def check_again(hops: Sequence[Hop], signal: Feedback) -> Check:
+    """Return what a verdict's check finds of a turn's answer; no verdict where it cannot be made.
+
+    Of a turn with several calls any may be the expected one, as in a replay.
+    """
+    answers = [hop for hop in standing(hops) if hop.role == "answer" and hop.completion is not None]
+    if not answers or signal.reference is None:
+        return Check(None, "no answer to check")
+    wants_call = _verifier(signal) == "tool_call"
+    callers = [hop for hop in answers if hop.completion and hop.completion.tool_calls]
+    if callers and not wants_call and callers[-1] is answers[-1]:
+        return Check(None, "the turn ends with a call, which is not what is checked")
+    found = [
+        check(hop.completion)
+        for hop in (callers if callers and wants_call else answers[-1:])
+        if (check := checker(signal.reference, tools_of(hop))) and hop.completion is not None
+    ]
+    if not found:
+        return Check(None, "the reference describes no check")
+    # One that cannot be judged leaves open whether it was the expected one.
+    return min(found, key=lambda each: (True, None, False).index(each.passed))
+
+
+def _verifier(signal: Feedback) -> str | None:
+    try:
+        reference = json.loads(signal.reference or "null")
+    except (ValueError, RecursionError):
+        return None
+    return str(reference.get("verifier")) if isinstance(reference, dict) else None
+
+
+def _verdict(bundle: TurnBundle, signal: Feedback, passed: bool, detail: str) -> Feedback:
+    """Return what a check finds, in the place of the verdict that had no score."""
+    return Feedback(
+        source=DERIVED,
+        target_kind="turn",
+        target_id=bundle.turn.turn_id,
+        kind="verifier",
+        name=signal.name,
+        value=float(passed),
+        detail=f"checked again: {detail}",
+        created_at=signal.created_at,
+        annotator="code",
+        reference=signal.reference,
+    )
+
+
+def _kept(bundle: TurnBundle, signal: Feedback, mark: str) -> Feedback | None:
+    """Return what running the same code against the same tests had found."""
+    for raw in json.loads(bundle.outcome.signals):
+        known = Feedback.model_validate(raw)
+        same = known.source == DERIVED and known.reference == signal.reference
+        if same and (known.detail or "").endswith(mark):
+            return known
+    return None
+
+
+def _digest(hops: Sequence[Hop]) -> str:
+    """Return the digest of the text that the tests are run on."""
+    texts = [h.completion.content for h in standing(hops) if h.role == "answer" and h.completion]
+    return short_digest(content_id(texts[-1:]))
+
+
+def _signals(connection: duckdb.DuckDBPyConnection, at: str) -> Iterator[list[Feedback]]:
+    """Yield the verdicts to be made again of each turn, in order of the turns."""
+    cursor = lake_cursor(connection)
+    cursor.execute(_SIGNALS.format(at=at))
+    names = [column[0] for column in cursor.description]
+
+    def rows() -> Iterator[dict[str, object]]:
+        while fetched := cursor.fetchmany(_FETCH_ROWS):
+            yield from (dict(zip(names, row, strict=True)) for row in fetched)
+
+    for _, told in groupby(rows(), key=lambda row: row["key"]):
+        yield [record_of(Feedback, "feedback", row) for row in told]
