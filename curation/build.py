@@ -46,6 +46,7 @@ def build(
     profile: Profile,
     config: CurationConfig,
     sealed_prompts: frozenset[str] = frozenset(),
+    withdrawn: frozenset[str] = frozenset(),
 ) -> Manifest:
     """Make the dataset of one slot, or return the manifest of the same rows made before.
 
@@ -55,6 +56,7 @@ def build(
         profile: the harness profile; it names the slots and the router.
         config: limits and thresholds.
         sealed_prompts: `curation.examples.prompt_id` of every request of a gate suite.
+        withdrawn: versions that were rolled back, by the 12 hex digits that turns bear.
 
     Raises:
         UnknownSlot: if the profile has no such slot.
@@ -69,7 +71,7 @@ def build(
 
     snapshot_id = _snapshot_id(home)
     turns = read_turns(home, snapshot=snapshot_id)
-    chosen = select(turns, slot, profile, config, sealed_prompts)
+    chosen = select(turns, slot, profile, config, sealed_prompts, withdrawn)
     return store(home, slot, profile, config, chosen, snapshot_id)
 
 
@@ -79,9 +81,10 @@ def select(
     profile: Profile,
     config: CurationConfig,
     sealed_prompts: frozenset[str] = frozenset(),
+    withdrawn: frozenset[str] = frozenset(),
 ) -> Chosen:
     """Choose a slot's rows from turns, which may come in any order; candidates stay in memory."""
-    found, groups, stages = _harvest_all(bundles, slot, profile, config)
+    found, groups, stages = _harvest_all(bundles, slot, profile, config, withdrawn)
     fitting = [row for row in found if fits(row, config)]
     stages.append(_stage(datasets.SIZE, len(found), {TOO_LONG: len(found) - len(fitting)}))
 
@@ -170,7 +173,11 @@ def _snapshot_id(home: Path) -> int:
 
 
 def _harvest_all(
-    bundles: "Iterable[TurnBundle]", slot: str, profile: Profile, config: CurationConfig
+    bundles: "Iterable[TurnBundle]",
+    slot: str,
+    profile: Profile,
+    config: CurationConfig,
+    withdrawn: frozenset[str],
 ) -> tuple[list[Candidate], Groups, list[FunnelStage]]:
     found: list[Candidate] = []
     groups = Groups()
@@ -181,7 +188,7 @@ def _harvest_all(
         turns += 1
         # Every turn takes part in the grouping, so that the split is the same for all slots.
         groups.add(bundle.turn.user, bundle.turn.conversation_id)
-        yielded = harvest(bundle, slot, profile, config)
+        yielded = harvest(bundle, slot, profile, config, withdrawn)
         found.extend(yielded.candidates)
         left_out.update(yielded.dropped_hops)
         if yielded.reason is not None:

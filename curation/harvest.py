@@ -80,10 +80,19 @@ class _Pick:
         return self.source in ("verified", "thumb", "replay")
 
 
-def harvest(bundle: "TurnBundle", slot: str, profile: Profile, config: CurationConfig) -> Harvest:
-    """Return the candidates that a turn offers to `slot`, or why there are none."""
+def harvest(
+    bundle: "TurnBundle",
+    slot: str,
+    profile: Profile,
+    config: CurationConfig,
+    withdrawn: frozenset[str] = frozenset(),
+) -> Harvest:
+    """Return the candidates that a turn offers to `slot`, or why there are none.
+
+    `withdrawn` are the versions that were rolled back, by 12 hex digits.
+    """
+    refused = _turn_refusal(bundle, slot, profile, withdrawn)
     bundle = replace(bundle, hops=standing(bundle.hops))
-    refused = _turn_refusal(bundle, slot, profile)
     if refused is not None:
         return Harvest((), (), refused)
     parts: list[list[_Pick] | str] = [_answer_picks(bundle, slot, config)]
@@ -113,7 +122,23 @@ def tool_results(hops: tuple[Hop, ...]) -> frozenset[str]:
     return frozenset(filter(None, map(normalise, texts)))
 
 
-def _turn_refusal(bundle: "TurnBundle", slot: str, profile: Profile) -> str | None:
+def untrusted(bundle: "TurnBundle", withdrawn: frozenset[str]) -> str | None:
+    """Return why a turn's versions teach nothing, whatever became of it; None if they may.
+
+    A version on trial, or one that was rolled back, had a part in it: in any call, also one that
+    only routed, or that a later attempt replaced.
+    """
+    turn = bundle.turn
+    if turn.canary or any(hop.canary for hop in bundle.hops):
+        return reasons.CANARY
+    if turn.digest in withdrawn or any(hop.digest in withdrawn for hop in bundle.hops):
+        return reasons.ROLLED_BACK
+    return None
+
+
+def _turn_refusal(
+    bundle: "TurnBundle", slot: str, profile: Profile, withdrawn: frozenset[str]
+) -> str | None:
     turn, outcome = bundle.turn, bundle.outcome
     if slot != profile.router and turn.slot is not None and turn.slot != slot:
         return reasons.OTHER_SLOT
@@ -121,8 +146,9 @@ def _turn_refusal(bundle: "TurnBundle", slot: str, profile: Profile) -> str | No
         return reasons.ENGINE_FAILED
     if turn.status != "ok" or turn.slot is None:
         return reasons.TURN_FAILED
-    if turn.canary or any(hop.canary for hop in bundle.hops):
-        return reasons.CANARY
+    distrusted = untrusted(bundle, withdrawn)
+    if distrusted is not None:
+        return distrusted
     if outcome.rule == SUPERSEDED:
         return reasons.ASKED_AGAIN
     if outcome.tier == "C":

@@ -4,6 +4,7 @@
 OTHER_SLOT = "answered by another slot"
 TURN_FAILED = "turn failed or abandoned"
 CANARY = "canary turn"
+ROLLED_BACK = "answered by a version that was rolled back"
 ENGINE_FAILED = "engine error"
 ASKED_AGAIN = "asked again"
 NO_OUTCOME = "no outcome"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from curation import reasons
 from curation.config import CurationConfig
 from curation.examples import normalise
+from curation.harvest import untrusted
 from curation.split import Groups
 from serving.records import Feedback, content_id
 from serving.slots import Profile
@@ -76,9 +77,14 @@ class Routes:
 
 
 def harvest_routes(
-    bundles: "Iterable[TurnBundle]", profile: Profile, config: CurationConfig
+    bundles: "Iterable[TurnBundle]",
+    profile: Profile,
+    config: CurationConfig,
+    withdrawn: frozenset[str] = frozenset(),
 ) -> Routes:
     """Return the rows of turns, which may come in any order.
+
+    `withdrawn` are the versions that were rolled back, by 12 hex digits.
 
     Sides are those of adapter training (`curation.split`): what is held out of one is held
     out of the other. A request that is asked word for word on a side that learns is left out
@@ -94,7 +100,7 @@ def harvest_routes(
         groups.add(bundle.turn.user, bundle.turn.conversation_id)
         if bundle.turn.supersedes is not None:
             superseded.add(bundle.turn.supersedes)
-        row = route_row(bundle, profile, config)
+        row = route_row(bundle, profile, config, withdrawn)
         if isinstance(row, str):
             dropped[row] += 1
         else:
@@ -111,10 +117,15 @@ def harvest_routes(
     )
 
 
-def route_row(bundle: "TurnBundle", profile: Profile, config: CurationConfig) -> RouteRow | str:
+def route_row(
+    bundle: "TurnBundle",
+    profile: Profile,
+    config: CurationConfig,
+    withdrawn: frozenset[str] = frozenset(),
+) -> RouteRow | str:
     """Return a turn's row, or the reason why its right slot is not known."""
     turn, blame = bundle.turn, bundle.blame
-    refused = _refusal(bundle, profile)
+    refused = _refusal(bundle, profile, withdrawn)
     if refused is not None:
         return refused
     assert turn.slot is not None
@@ -143,14 +154,15 @@ def route_row(bundle: "TurnBundle", profile: Profile, config: CurationConfig) ->
     )
 
 
-def _refusal(bundle: "TurnBundle", profile: Profile) -> str | None:
+def _refusal(bundle: "TurnBundle", profile: Profile, withdrawn: frozenset[str]) -> str | None:
     turn, outcome = bundle.turn, bundle.outcome
     if outcome.rule == ENGINE:
         return reasons.ENGINE_FAILED
     if turn.status != "ok" or turn.slot is None or not turn.request.strip():
         return reasons.TURN_FAILED
-    if turn.canary or any(hop.canary for hop in bundle.hops):
-        return reasons.CANARY
+    distrusted = untrusted(bundle, withdrawn)
+    if distrusted is not None:
+        return distrusted
     if turn.slot not in profile.labels:
         # The base model answered because the router was not sure, or the slot is gone.
         return reasons.OTHER_SLOT

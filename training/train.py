@@ -1,4 +1,4 @@
-"""From a dataset to a published adapter of one slot: render, train, check, publish.
+"""From a dataset to a published adapter of one slot: render, train, check, publish, write proof.
 
 In: a home, the manifest of a dataset in it, the base's folder. Out: a `TrainedAdapter`;
 its folder under `adapters/` can be loaded by an engine. No engine is touched (DESIGN,
@@ -16,6 +16,7 @@ from curation.manifest import read_examples
 from serving.errors import MolError
 from training.artifact import base_digest, library_versions, publish
 from training.config import TrainConfig
+from training.proofs import ensure_proofs
 from training.runs import TrainedAdapter, find_run, run_folder, run_key, write_config, write_result
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def train(
     key = run_key(manifest, base, config, chat_template)
     done = find_run(home, key, base)
     if done is not None:
+        ensure_proofs(home, base, [done.digest])
         return done
 
     examples = read_examples(home, manifest, "train")
@@ -90,6 +92,7 @@ def train(
             seed=config.seed,
             libraries=library_versions(),
         )
+    ensure_proofs(home, base, [version.digest])
     result = TrainedAdapter(
         slot=manifest.slot,
         digest=version.digest,
