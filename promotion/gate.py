@@ -1,38 +1,37 @@
 """The gate: may this challenger replace the champion of its slot?
 
-In: scores of both arms on the same items, one suite decided beforehand as
-primary, the others as guards. Out: a `GateReport` with PASS, FAIL or
-INCONCLUSIVE and the reasons in words, kept as `gates/<key>.json`.
+In: scores of both arms on the same items, one suite named beforehand as primary, the others as
+guards; durations and the distance from the base where they were measured. Out: a `GateReport`
+with PASS, FAIL or INCONCLUSIVE and the reasons in words, kept as `gates/<key>.json`.
 
-`judge` is a pure function: same scores, same report, same key. The primary
-suite must show a gain (superiority), every guard must exclude a loss of
-`margin` (non-inferiority) or be proved untouched. Each test is at level alpha;
-as all must pass, no correction across them is needed (intersection-union test).
-Whatever is not shown is INCONCLUSIVE, and then the champion stays.
+`judge` is a pure function: same inputs, same report, same key. The primary suite must show a
+gain (superiority), every guard must exclude a loss of its margin (non-inferiority), pass whole
+(a must-pass list) or be proved untouched. Each test is at level alpha_k of the attempt
+(`promotion.spending`); as all must pass, no correction across them is needed (intersection-union
+test, Berger 1982). Whatever is not shown is INCONCLUSIVE, and then the champion stays.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
 from promotion.config import GateConfig
-from promotion.paired import (
-    InsufficientData,
-    InvalidScores,
-    PairedComparison,
-    compare,
-    minimum_detectable_effect,
-)
+from promotion.drift import Drift
+from promotion.latency import Durations, LatencyResult, judge_latency
+from promotion.paired import InvalidScores
+from promotion.slices import Status, SuiteResult, SuiteScores, judge_guard, judge_primary
+from promotion.spending import alpha_of
 from serving.disk import write_atomic
 from serving.errors import MolError
-from serving.records import SCHEMA_VERSION, Record, canonical_json, content_id, short_digest
+from serving.records import Record, canonical_json, content_id, short_digest
+
+REPORT_VERSION = 2
+"""Schema of reports. Those of version 1 knew no attempts, and promote nothing any more."""
 
 Verdict = Literal["PASS", "FAIL", "INCONCLUSIVE"]
-Status = Literal["ok", "worse", "moved", "undecided", "insufficient"]
-"""`ok` lets pass, `worse` and `moved` fail, the others leave it open."""
 
 _VERDICTS: dict[Status, Verdict] = {
     "ok": "PASS",
@@ -51,38 +50,8 @@ class CorruptReport(MolError, ValueError):
     """A gate report on disk is not what its key says."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteScores:
-    """Scores of both arms on one suite, item by item."""
-
-    suite: str
-    slot: str
-    item_ids: tuple[str, ...]
-    clusters: tuple[str, ...]
-    """What makes items alike (template, user, conversation), one label an item."""
-    champion: tuple[float, ...]
-    """Scores in [0, 1]."""
-    challenger: tuple[float, ...]
-    identical: bool
-    """Both arms gave byte-equal answers to every item."""
-    unchanged: bool
-    """The same artifact answers this suite in both arms."""
-
-    def __post_init__(self) -> None:
-        """Refuse scores that do not belong to these items."""
-        if len(self.item_ids) != len(self.clusters) or len(set(self.item_ids)) != len(
-            self.item_ids
-        ):
-            raise InvalidScores(
-                f"Suite {self.suite!r} has {len(self.item_ids)!r} item ids "
-                f"({len(set(self.item_ids))!r} different) and {len(self.clusters)!r} clusters; "
-                "each item needs an id of its own and one cluster. "
-                "Correct the suite and run 'flows run gate' again."
-            )
-
-
 class GateIdentity(Record):
-    """What was compared, so that the report cannot speak for anything else."""
+    """What is compared and how, settled before anything is scored."""
 
     slot: str
     champion_digest: str | None
@@ -90,38 +59,45 @@ class GateIdentity(Record):
     challenger_digest: str
     base_digest: str
     suites_digest: str
+    primary_suite: str
+    """The one suite whose mean score decides about a gain."""
     seed: int
     manifest_digest: str | None = None
     """Dataset the challenger learned from."""
     code_version: str
+    question: str = ""
+    """Digest of all that decides the answer, the gate's rules too; asked twice, answered once."""
+    sealed_set: str | None = None
+    """Where attempts are counted, `<slot>/<primary suite>` or, after n spent ones, with `/n`.
 
-
-class SuiteResult(Record):
-    """What one suite says."""
-
-    suite: str
-    slot: str
-    status: Status
-    reason: str
-    n: int
-    identical: bool
-    unchanged: bool
-    comparison: PairedComparison | None
-    """None if there was too little to compare."""
-    minimum_detectable_effect: float | None
+    None where none are.
+    """
+    attempt: int = 1
+    """k: how many looks at the sealed set there were, this one included."""
+    samples: int = 1
+    """Answers to each item of the challenged slot from each arm."""
+    temperature: float = 0.0
+    sample_seeds: tuple[int, ...] = ()
+    """Seeds of the samples, the same for both arms; none where answers are greedy."""
 
 
 class GateReport(GateIdentity):
     """The verdict with everything it rests on."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = REPORT_VERSION
     verdict: Verdict
     reasons: tuple[str, ...]
     """A sentence a suite, those that decided first."""
     primary: SuiteResult
     guards: tuple[SuiteResult, ...]
+    latency: LatencyResult | None
+    """None where no durations were measured."""
+    drift: Drift | None
+    """None where it was not measured."""
     alpha: float
-    margin: float
+    """Level of all attempts on the sealed set together."""
+    alpha_k: float
+    """Level of every test of this attempt."""
     min_items: int
     power: float
 
@@ -141,44 +117,59 @@ def judge(
     guards: Sequence[SuiteScores],
     config: GateConfig,
     identity: GateIdentity,
+    durations: Durations | None = None,
+    drift: Drift | None = None,
 ) -> GateReport:
     """Decide between champion and challenger.
 
     Raises:
         InvalidScores: if scores are no scores in [0, 1] of the same items, a suite
-            is named twice, or the primary suite is not of the challenged slot.
+            is named twice, or the primary suite is not the one named beforehand.
     """
     same = identity.champion_digest == identity.challenger_digest
     _check_suites(primary, guards, identity, same)
-    first = _judge_primary(primary, config)
-    others = tuple(_judge_guard(scores, config) for scores in guards)
-    found = {_VERDICTS[result.status] for result in (first, *others)}
-    verdict: Verdict
-    if same:
-        verdict = "INCONCLUSIVE"
-    else:
-        verdict = next(v for v in ("FAIL", "INCONCLUSIVE", "PASS") if v in found)
-    deciding_first = sorted((first, *others), key=lambda r: _VERDICTS[r.status] != verdict)
-    reasons = [result.reason for result in deciding_first]
+    alpha_k = alpha_of(identity.attempt, config.alpha)
+    first = judge_primary(primary, alpha_k, config)
+    others = tuple(judge_guard(scores, alpha_k, config) for scores in guards)
+    speed = None if durations is None else judge_latency(durations, alpha_k, config)
+    found: list[tuple[Verdict, str]] = [
+        (_VERDICTS[result.status], result.reason)
+        for result in (first, *others, *(() if speed is None else (speed,)))
+    ]
+    found += _drift_reasons(drift, config.kl_limit)
+    verdict: Verdict = "INCONCLUSIVE"
+    if not same:
+        said = {v for v, _ in found}
+        verdict = next(v for v in ("FAIL", "INCONCLUSIVE", "PASS") if v in said)
+    reasons = [reason for _, reason in sorted(found, key=lambda pair: pair[0] != verdict)]
     if not guards:
         reasons.append("No guard suite was run: nothing is known about what else may have moved.")
     if same:
-        reasons.insert(
-            0,
-            f"Nothing to compare: champion and challenger are both "
-            f"{short_digest(identity.challenger_digest)!r}.",
-        )
+        digest = short_digest(identity.challenger_digest)
+        reasons.insert(0, f"Nothing to compare: champion and challenger are both {digest!r}.")
     return GateReport(
         **identity.model_dump(),
         verdict=verdict,
         reasons=tuple(reasons),
         primary=first,
         guards=others,
+        latency=speed,
+        drift=drift,
         alpha=config.alpha,
-        margin=config.margin,
+        alpha_k=alpha_k,
         min_items=config.min_items,
         power=config.power,
     )
+
+
+def _drift_reasons(drift: Drift | None, limit: float | None) -> list[tuple[Verdict, str]]:
+    if limit is None:
+        return []
+    distance = None if drift is None else drift.challenger
+    if distance is None:
+        return [("INCONCLUSIVE", f"distance from the base: not measured, the limit is {limit:g}.")]
+    words = f"distance from the base: {distance.kl:.3g} nats a token, the limit is {limit:g}."
+    return [("FAIL" if distance.kl > limit else "PASS", words)]
 
 
 def save_report(home: Path, report: GateReport) -> Path:
@@ -195,7 +186,7 @@ def load_report(home: Path, key: str) -> GateReport:
         UnknownReport: if there is none, or more than one.
         CorruptReport: if its bytes are not what the key says.
     """
-    known = sorted(path.stem for path in _folder(home).glob("*.json"))
+    known = sorted(path.stem for path in _folder(home).glob("*.json") if _is_of_today(path))
     matches = [name for name in known if len(key) >= 4 and name.startswith(key)]
     if len(matches) != 1:
         listed = ", ".join(repr(name[:12]) for name in known[:5]) or "none"
@@ -208,14 +199,24 @@ def load_report(home: Path, key: str) -> GateReport:
 
 
 def list_reports(home: Path, slot: str | None = None) -> tuple[GateReport, ...]:
-    """Return the reports kept, oldest file first.
+    """Return the reports kept, oldest file first; those of earlier schemas are left out.
 
     Raises:
         CorruptReport: if one of them is damaged.
     """
-    paths = sorted(_folder(home).glob("*.json"), key=lambda p: (p.stat().st_mtime_ns, p.name))
-    reports = (_read(path) for path in paths)
-    return tuple(report for report in reports if slot is None or report.slot == slot)
+    files = _folder(home).glob("*.json")
+    by_age = sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return tuple(report for report in _read_all(by_age) if slot is None or report.slot == slot)
+
+
+def read_reports(home: Path, keys: Iterable[str]) -> tuple[GateReport, ...]:
+    """Return those of these reports that are kept, in this order; no other file is opened.
+
+    Raises:
+        CorruptReport: if one of them is damaged.
+    """
+    paths = (_folder(home) / f"{key}.json" for key in keys)
+    return _read_all(path for path in paths if path.is_file())
 
 
 def _check_suites(
@@ -226,6 +227,11 @@ def _check_suites(
     problem = ""
     if twice:
         problem = f"Suite {twice[0]!r} is given twice; each suite is judged once"
+    elif primary.suite != identity.primary_suite:
+        problem = (
+            f"The primary suite is {primary.suite!r}, but {identity.primary_suite!r} was named "
+            "before anything was scored"
+        )
     elif primary.slot != identity.slot:
         problem = (
             f"The primary suite {primary.suite!r} is of slot {primary.slot!r}, "
@@ -240,102 +246,21 @@ def _check_suites(
         raise InvalidScores(f"{problem}. Correct it and run 'flows run gate' again.")
 
 
-def _judge_primary(scores: SuiteScores, config: GateConfig) -> SuiteResult:
-    comparison, reason = _compare(scores, config)
-    if comparison is None:
-        return _result(scores, "insufficient", reason, None, config)
-    seen = _in_words(scores, comparison)
-    if comparison.better:
-        return _result(scores, "ok", f"{seen}: shown to be better.", comparison, config)
-    if comparison.worse:
-        return _result(scores, "worse", f"{seen}: shown to be worse.", comparison, config)
-    detectable = minimum_detectable_effect(comparison, config.power)
-    return _result(
-        scores,
-        "undecided",
-        f"{seen}: not shown to be better. These items find a gain of "
-        f"{100 * detectable:.1f} points or more with probability {config.power:.0%}.",
-        comparison,
-        config,
-    )
-
-
-def _judge_guard(scores: SuiteScores, config: GateConfig) -> SuiteResult:
-    comparison, reason = _compare(scores, config)
-    untouched = scores.unchanged and scores.identical and len(scores.item_ids) > 0
-    if scores.unchanged and not scores.identical:
-        return _result(
-            scores,
-            "moved",
-            f"{scores.suite} ({scores.slot}): answers changed although the same artifact "
-            "answers in both arms; a bystander moved.",
-            comparison,
-            config,
-        )
-    if untouched:
-        words = f"{scores.suite} ({scores.slot}): untouched, {len(scores.item_ids)} equal answers."
-        return _result(scores, "ok", words, comparison, config)
-    if comparison is None:
-        return _result(scores, "insufficient", reason, None, config)
-    seen, margin = _in_words(scores, comparison), f"{100 * config.margin:.1f} points"
-    if comparison.lower > -config.margin:
-        words = f"{seen}: a loss of {margin} is excluded."
-        return _result(scores, "ok", words, comparison, config)
-    if comparison.upper < -config.margin:
-        words = f"{seen}: shown to lose more than {margin}."
-        return _result(scores, "worse", words, comparison, config)
-    words = f"{seen}: a loss of {margin} is not excluded."
-    return _result(scores, "undecided", words, comparison, config)
-
-
-def _compare(scores: SuiteScores, config: GateConfig) -> tuple[PairedComparison | None, str]:
-    """Return the comparison and, if there is too little for one, why."""
-    try:
-        comparison = compare(scores.champion, scores.challenger, scores.clusters, config.alpha)
-    except InsufficientData as error:
-        return None, f"{scores.suite} ({scores.slot}): {error}"
-    if comparison.n < config.min_items:
-        return None, (
-            f"{scores.suite} ({scores.slot}): {comparison.n} items are too few; "
-            f"at least {config.min_items} are needed."
-        )
-    return comparison, ""
-
-
-def _result(
-    scores: SuiteScores,
-    status: Status,
-    reason: str,
-    comparison: PairedComparison | None,
-    config: GateConfig,
-) -> SuiteResult:
-    return SuiteResult(
-        suite=scores.suite,
-        slot=scores.slot,
-        status=status,
-        reason=reason,
-        n=len(scores.item_ids),
-        identical=scores.identical,
-        unchanged=scores.unchanged,
-        comparison=comparison,
-        minimum_detectable_effect=(
-            None if comparison is None else minimum_detectable_effect(comparison, config.power)
-        ),
-    )
-
-
-def _in_words(scores: SuiteScores, comparison: PairedComparison) -> str:
-    low, high = 100 * comparison.lower, 100 * comparison.upper
-    return (
-        f"{scores.suite} ({scores.slot}): {100 * comparison.mean_champion:.1f} -> "
-        f"{100 * comparison.mean_challenger:.1f} of 100 on {comparison.n} items in "
-        f"{comparison.clusters} clusters, {100 * comparison.effect:+.1f} points "
-        f"[{low:+.1f}, {high:+.1f}]"
-    )
-
-
 def _folder(home: Path) -> Path:
     return home / "gates"
+
+
+def _is_of_today(path: Path) -> bool:
+    """Whether a report is of this schema; one that cannot be read is not of another one."""
+    try:
+        version = json.loads(path.read_bytes())["schema_version"]
+    except (ValueError, TypeError, KeyError):
+        return True
+    return bool(version == REPORT_VERSION)
+
+
+def _read_all(paths: Iterable[Path]) -> tuple[GateReport, ...]:
+    return tuple(_read(path) for path in paths if _is_of_today(path))
 
 
 def _read(path: Path) -> GateReport:
@@ -349,5 +274,5 @@ def _read(path: Path) -> GateReport:
         detail = f"its content has the key {report.key[:12]!r}"
     raise CorruptReport(
         f"Gate report {str(path)!r} is damaged or altered: {detail}. "
-        "Delete it and run 'flows run gate' again."
+        "Delete it and run the command again."
     )

@@ -8,12 +8,14 @@ A run killed in between is finished by running it again.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from promotion.gate import GateReport
-from promotion.registry import Registry
+from promotion.registry import Note, Registry
+from promotion.signing import check_signature
 from promotion.slot_rows import PromotionRefused
-from promotion.state import BASE, Change, SlotState
-from serving.disk import write_atomic
+from promotion.state import BASE, Change, RegisteredVersion, SlotState
+from serving.disk import DiskFull, write_atomic
+from serving.errors import MolError
 from serving.records import Record
 from serving.slot_table import (
     SlotEntry,
@@ -24,8 +26,16 @@ from serving.slot_table import (
     slot_file_bytes,
 )
 
+if TYPE_CHECKING:
+    # The command that goes back waits for no statistics.
+    from promotion.gate import GateReport
+
 Verify = Callable[[Path], object]
 """Raises if the adapter folder is not what its digest says or cannot be served."""
+
+
+class RegistryEmpty(MolError, RuntimeError):
+    """The registry knows nothing of what `slots.json` has in service; nothing was written."""
 
 
 class PromotionResult(Record):
@@ -41,12 +51,12 @@ class PromotionResult(Record):
 
 
 def promote(
-    home: Path, report: GateReport, *, verify: Verify, registry_url: str | None = None
+    home: Path, report: "GateReport", *, verify: Verify, registry_url: str | None = None
 ) -> PromotionResult:
-    """Make the challenger of a passed report champion of its slot.
+    """Make the challenger of a passed, or by a person overridden, report champion of its slot.
 
-    `verify` gets the artifact's folder before anything changes. Doing it again
-    changes nothing and says so.
+    `verify` gets the artifact's folder before anything changes, overridden or not. Doing it
+    again changes nothing and says so.
 
     Raises:
         PromotionRefused: if the report does not allow it or the artifact is missing.
@@ -58,53 +68,84 @@ def promote(
         if state.champion == version.digest:
             change = Change(state=state, changed=False)
         else:
-            registry.check(report)
-            _check_artifact(home, version.path, version.name, verify)
-            change = registry.promote(report.slot, version.digest, state.generation, report)
+            override = registry.log.override(report)
+            registry.check(report, override)
+            check_artifact(home, registry, version, verify)
+            change = registry.promote(
+                report.slot, version.digest, state.generation, report, override
+            )
         export_slots(home, registry)
     words = "now serves" if change.changed else "serves already"
     return _result(change, f"Slot {report.slot!r} {words} {version.name!r}")
 
 
 def rollback(
-    home: Path, slot: str, *, verify: Verify | None = None, registry_url: str | None = None
+    home: Path,
+    slot: str,
+    *,
+    verify: Verify | None = None,
+    registry_url: str | None = None,
+    note: Note | None = None,
 ) -> PromotionResult:
-    """Swap champion and previous of a slot.
+    """Swap champion and previous of a slot; `note` says `by` whom, and for which `reason`.
 
-    If an earlier rollback was killed before `slots.json` was written, that one
-    is finished instead of being undone.
+    If an earlier rollback was killed before `slots.json` was written, or was made in another home
+    of the same registry, that one is finished instead of being undone; a `note` that is not its
+    own is then not used, and the message says so.
 
     Raises:
         NoPrevious: if there is nothing to go back to.
         PromotionRefused: if the artifact to go back to is missing.
+        VersionWithdrawn: if it was rolled back for harm, and `note` names nobody.
         UnknownSlot: naming the slots there are.
     """
+    unused = ""
     with Registry.open(registry_url or home) as registry:
-        state = registry.slot(slot)
-        events = registry.events(slot)
-        exported = {entry.slot: entry.generation for entry in read_slots(home).slots}
-        if events and events[-1].kind == "rollback" and exported.get(slot) != state.generation:
+        check_copy(home, registry)
+        state, exported = registry.slot(slot), read_slots(home).get(slot)
+        moves = registry.log.moves(slot, newest=1)
+        left = exported is None or exported.champion != state.champion_name
+        if left and moves and moves[-1].kind == "rollback":
             change = Change(state=state, changed=False)
+            if note and dict(note) != moves[-1].note:
+                unused = (
+                    f" Nothing else was done, and the word of {note.get('by')!r} was not used: run "
+                    f"the same again to go back to {state.previous_name!r}."
+                )
         else:
             if state.previous not in (None, BASE):
                 version = registry.version(str(state.previous))
-                _check_artifact(home, version.path, version.name, verify)
-            change = registry.rollback(slot, state.generation)
+                check_artifact(home, registry, version, verify)
+            change = registry.rollback(slot, state.generation, note)
         export_slots(home, registry)
     serves = change.state.champion_name or BASE
     words = "went back to" if change.changed else "finished going back to"
-    return _result(change, f"Slot {slot!r} {words} {serves!r}")
+    result = _result(change, f"Slot {slot!r} {words} {serves!r}")
+    return result.model_copy(update={"message": result.message + unused})
+
+
+def bootstrap(
+    home: Path, registry: Registry, slot: str, digest: str, verify: Verify | None = None
+) -> Change:
+    """Make a checked version champion of a slot that never had one, without a gate.
+
+    Raises:
+        PromotionRefused: if the slot had another champion, or the artifact is missing.
+        SignatureRefused: if it is unsigned, or altered since it was signed.
+    """
+    check_artifact(home, registry, registry.version(digest), verify)
+    return registry.bootstrap(slot, digest)
 
 
 def begin_canary(
     home: Path,
-    report: GateReport,
+    report: "GateReport",
     percent: float,
     *,
     verify: Verify,
     registry_url: str | None = None,
 ) -> PromotionResult:
-    """Give the challenger of a passed report a part of its slot's traffic.
+    """Give the challenger of a passed, or by a person overridden, report a part of its traffic.
 
     Raises:
         PromotionRefused: if the report does not allow it or the artifact is missing.
@@ -112,10 +153,11 @@ def begin_canary(
     """
     with Registry.open(registry_url or home) as registry:
         state, version = registry.slot(report.slot), registry.version(report.challenger_digest)
-        registry.check(report)
-        _check_artifact(home, version.path, version.name, verify)
+        override = registry.log.override(report)
+        registry.check(report, override)
+        check_artifact(home, registry, version, verify)
         change = registry.begin_canary(
-            report.slot, version.digest, percent, report, state.generation
+            report.slot, version.digest, percent, report, state.generation, override=override
         )
         export_slots(home, registry)
     words = f"Slot {report.slot!r} gives {percent:g}% of its traffic to {version.name!r}"
@@ -140,13 +182,43 @@ def export_slots(home: Path, registry: Registry) -> Path:
 
     Looks again after writing: of several writers, whoever is last has written
     what the registry says.
+
+    Raises:
+        RegistryEmpty: if no slot of the registry ever served a version, but one in the file did.
+        DiskFull: if it could not be written; the registry stays as it is.
     """
     path = home / "slots.json"
+    check_copy(home, registry)
     while True:
         content = slot_file_bytes(slot_table(registry))
         if path.is_file() and path.read_bytes() == content:
             return path
-        write_atomic(path, content)
+        try:
+            write_atomic(path, content)
+        except DiskFull as error:
+            why = getattr(error.__cause__, "strerror", None) or error.__cause__
+            raise DiskFull(
+                f"The registry {registry.label!r} is as asked for, but its copy {str(path)!r}, "
+                f"which serving reads, is not yet: {why}. Free some space and run the same command "
+                "again, which then writes the copy."
+            ) from error
+
+
+def check_copy(home: Path, registry: Registry) -> None:
+    """Refuse an empty registry where `slots.json` has versions in service: it is another one.
+
+    Raises:
+        RegistryEmpty: naming both.
+    """
+    there = next((e for e in read_slots(home).slots if e.champion or e.previous), None)
+    if there is not None and all(state.never_served for state in registry.slots()):
+        path = str(home / "slots.json")
+        raise RegistryEmpty(
+            f"Registry {registry.label!r} never had a version in service, but {path!r} says that "
+            f"{there.slot!r} serves {there.champion or BASE!r} (generation {there.generation}). "
+            "Nothing was written. Name the right one as 'url' under '[registry]' or restore it "
+            f"from a copy; to start with this one, move {path!r} away."
+        )
 
 
 def read_slots(home: Path) -> SlotFile:
@@ -180,13 +252,22 @@ def _entry(registry: Registry, state: SlotState, traits: SlotTraits) -> SlotEntr
     )
 
 
-def _check_artifact(home: Path, relative: str, name: str, verify: Verify | None) -> None:
-    path = home / relative
+def check_artifact(
+    home: Path, registry: Registry, version: RegisteredVersion, verify: Verify | None = None
+) -> None:
+    """Check that a version's folder is there, signed by a known key, and passes `verify`.
+
+    Raises:
+        PromotionRefused: if the folder is missing.
+        SignatureRefused: if it is unsigned, or altered since it was signed.
+    """
+    path = home / version.path
     if not path.is_dir():
         raise PromotionRefused(
-            f"Adapter {name!r} is registered, but its folder {str(path)!r} is missing; nothing was "
-            "changed. Restore the folder or run 'flows run train' again."
+            f"Adapter {version.name!r} is registered, but its folder {str(path)!r} is missing; "
+            "nothing was changed. Restore the folder or run 'flows run train' again."
         )
+    check_signature(path, version.name, version.digest, registry.signers.keys())
     if verify is not None:
         verify(path)
 

@@ -8,52 +8,58 @@ needs a gate report that passed for exactly this champion and this challenger.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import sqlalchemy as sa
 
-from promotion.events import read_events, verify_events
-from promotion.gate import GateReport
+from promotion.events import read_events, tenures, tenures_of, verify_events
+from promotion.signers import Signers
+from promotion.slot_log import SlotLog
 from promotion.slot_rows import (
     PromotionRefused,
     add_row,
     check_generation,
+    check_hold,
     check_report,
+    check_trial,
     declare_rows,
+    gone_back,
+    overridden_by,
     slot_row,
     state_in,
     state_of,
     swap,
     traits_in,
-    version_of,
-    version_row,
 )
 from promotion.state import (
     BASE,
-    CHAMPION_MOVES,
     Change,
     Event,
+    Override,
     RegisteredVersion,
     SlotState,
     Tenure,
 )
-from promotion.tables import Database, prefix_query, slots_table, versions_query, versions_table
-from serving.errors import MolError
-from serving.records import parse_adapter_name
+from promotion.tables import Database, slots_table
+from promotion.version_rows import (
+    UnknownAdapter,
+    add_version,
+    find_version,
+    list_versions,
+    made_since,
+    unsigned_versions,
+    version_of,
+)
 from serving.slot_table import SlotTraits
 
+if TYPE_CHECKING:
+    # The command that goes back waits for no statistics.
+    from promotion.gate import GateReport
 
-class UnknownAdapter(MolError, LookupError):
-    """No version, or more than one, answers to this name."""
-
-
-class VersionConflict(MolError, ValueError):
-    """A digest is registered already with other content."""
-
-
-class NoPrevious(MolError, RuntimeError):
-    """The slot has nothing to go back to."""
+Note = Mapping[str, Any]
+"""Who changed a slot, and why: `by`, `reason` and what else is worth keeping."""
 
 
 class Registry:
@@ -61,6 +67,10 @@ class Registry:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.label = database.label
+        """The file or address, as messages name it."""
+        self.signers = Signers(database)
+        self.log = SlotLog(database)
 
     @classmethod
     def open(cls, where: Path | str, slots: Iterable[str] | Mapping[str, SlotTraits] = ()) -> Self:
@@ -148,18 +158,17 @@ class Registry:
         """
         with self._database.writing() as connection:
             state_of(connection, version.slot)
-            known = version_of(connection, version.digest)
-            if known is None:
-                connection.execute(versions_table.insert().values(version_row(version)))
-                return version
-        for field in ("slot", "base_digest", "manifest_digest", "run_key", "path"):
-            if getattr(known, field) != getattr(version, field):
-                raise VersionConflict(
-                    f"Adapter {known.name!r} is registered with {field} {getattr(known, field)!r}, "
-                    f"not {getattr(version, field)!r}; a version never changes. "
-                    f"Run 'flows adapters show {known.name}'."
-                )
-        return known
+            return add_version(connection, version)
+
+    def registered(self, digest: str) -> RegisteredVersion | None:
+        """Return the version of exactly this digest, None if there is none."""
+        with self._database.reading() as connection:
+            return version_of(connection, digest)
+
+    def unsigned(self) -> tuple[RegisteredVersion, ...]:
+        """Return the versions that no key has signed, oldest first."""
+        with self._database.reading() as connection:
+            return unsigned_versions(connection)
 
     def slots(self) -> tuple[SlotState, ...]:
         """Return all slots in order of name."""
@@ -187,8 +196,12 @@ class Registry:
         with self._database.reading() as connection:
             if slot is not None:
                 state_of(connection, slot)
-            rows = connection.execute(versions_query(slot, limit, offset))
-            return tuple(RegisteredVersion(**row._mapping) for row in rows)
+            return list_versions(connection, slot, limit, offset)
+
+    def made_since(self, moment: datetime | None) -> tuple[int, tuple[RegisteredVersion, ...]]:
+        """Return how many versions there are, and those made at a moment or later; None: all."""
+        with self._database.snapshot() as connection:
+            return made_since(connection, moment)
 
     def version(self, reference: str) -> RegisteredVersion:
         """Return the version called `L2@3fa9c1d2e4b5`, or whose digest starts so (4 digits on).
@@ -197,30 +210,15 @@ class Registry:
             UnknownAdapter: if there is none or more than one, naming some.
             InvalidAdapterName: if it has an `@` but is no adapter name.
         """
-        slot, prefix = parse_adapter_name(reference) if "@" in reference else (None, reference)
-        prefix = prefix.removeprefix("sha256:")
         with self._database.reading() as connection:
-            found: list[RegisteredVersion] = []
-            if len(prefix) >= 4 and set(prefix) <= set("0123456789abcdef"):
-                rows = connection.execute(prefix_query(prefix))
-                found = [RegisteredVersion(**row._mapping) for row in rows]
-            matches = [v for v in found if slot in (None, v.slot)]
-            if len(matches) == 1:
-                return matches[0]
-            rows = connection.execute(versions_query(slot, 5, 0))
-            known = [RegisteredVersion(**row._mapping).name for row in rows]
-        listed = ", ".join(repr(v.name) for v in matches) or ", ".join(map(repr, known)) or "none"
-        raise UnknownAdapter(
-            f"{'More than one' if matches else 'No'} adapter {reference!r} in the registry "
-            f"(there {'are' if matches else 'are, newest first,'} {listed}). "
-            "Run 'flows adapters list'."
-        )
+            return find_version(connection, reference)
 
     def bootstrap(self, slot: str, digest: str) -> Change:
         """Make a registered version champion of a slot that never had one, without a gate.
 
         Raises:
-            PromotionRefused: if the slot had another champion, or the version is not its own.
+            PromotionRefused: if the slot had another champion, a person holds it, or the version
+                is not its own.
         """
         with self._moving(slot, digest) as (connection, state, version):
             if state.champion == digest:
@@ -230,86 +228,100 @@ class Registry:
                     f"Slot {slot!r} serves {state.champion_name or BASE!r} already; only a slot "
                     "without history is set up without a gate. Run 'flows run gate'."
                 )
+            check_hold(connection, state)
             new = state.moved(champion=digest, base_digest=version.base_digest, previous=None)
             return swap(connection, state, new, "bootstrap")
 
     def promote(
-        self, slot: str, digest: str, expected_generation: int, report: GateReport
+        self,
+        slot: str,
+        digest: str,
+        expected_generation: int,
+        report: "GateReport",
+        override: Override | None = None,
     ) -> Change:
-        """Make a version champion on the word of a gate report.
+        """Make a version champion on the word of a gate report, or of a person who overrides it.
 
         Raises:
-            PromotionRefused: if the report did not pass, speaks of another champion,
-                challenger, slot or base, or was used before.
+            PromotionRefused: if the report did not pass, speaks of another champion, challenger,
+                slot or base, was used before, or is of no attempt at the gate.
             StaleGeneration: if the slot is not at `expected_generation` any more.
         """
         with self._moving(slot, digest) as (connection, state, version):
             if state.champion == digest:
                 return Change(state=state, changed=False)
-            check_report(connection, state, version, report)
+            check_report(connection, state, version, report, override)
             check_generation(state, expected_generation, "Run 'flows promote' again.")
             new = state.moved(champion=digest, base_digest=version.base_digest)
-            return swap(connection, state, new, "promote", report.key)
+            note = overridden_by(override)
+            return swap(connection, state, new, "promote", report.key, note=note)
 
-    def check(self, report: GateReport) -> None:
+    def check(self, report: "GateReport", override: Override | None = None) -> None:
         """Raise what `promote` would raise for this report, without changing anything.
 
         Raises:
             PromotionRefused: if the report allows no promotion now.
         """
         with self._moving(report.slot, report.challenger_digest) as (connection, state, version):
-            check_report(connection, state, version, report)
+            check_report(connection, state, version, report, override)
 
-    def rollback(self, slot: str, expected_generation: int | None = None) -> Change:
+    def rollback(
+        self, slot: str, expected_generation: int | None = None, note: Note | None = None
+    ) -> Change:
         """Swap champion and previous of a slot.
 
         Raises:
             NoPrevious: if there is nothing to go back to.
+            VersionWithdrawn: if that was rolled back for harm, and `note` has neither `by` nor
+                the guards' `rolled_back`.
             StaleGeneration: if the slot is not at `expected_generation` any more.
         """
         with self._database.writing() as connection:
             state = state_of(connection, slot)
             again = f"Look at 'flows adapters list' and run 'flows rollback {slot}' again."
             check_generation(state, expected_generation, again)
-            if state.previous is None:
-                raise NoPrevious(
-                    f"Slot {slot!r} has no previous version to go back to; it serves "
-                    f"{state.champion_name or BASE!r}. Run 'flows adapters list'."
-                )
-            champion = None if state.previous == BASE else state.previous
-            return swap(connection, state, state.moved(champion=champion), "rollback")
+            new = gone_back(connection, state, note)
+            return swap(connection, state, new, "rollback", note=note)
 
     def begin_canary(
         self,
         slot: str,
         digest: str,
         percent: float,
-        report: GateReport,
+        report: "GateReport",
         expected_generation: int | None = None,
+        *,
+        override: Override | None = None,
+        note: Note | None = None,
     ) -> Change:
-        """Give a version a part of the slot's traffic, on the word of a gate report.
+        """Give a version a part of the slot's traffic, on the word of a gate report or an override.
 
         The report is not used up: it may promote the version later.
 
         Raises:
-            PromotionRefused: if the report would not allow a promotion now, or the part is
-                not above 0 and at most 100 percent.
+            PromotionRefused: if the report would not allow a promotion now, another version is on
+                trial, or the part is not above 0 and below 100 percent.
             StaleGeneration: if the slot is not at `expected_generation` any more.
         """
-        if not 0 < percent <= 100:
+        # With all of it nothing would be beside the canary, and no guard could see harm.
+        if not 0 < percent < 100:
             raise PromotionRefused(
-                f"A canary gets more than 0 and at most 100 percent, not {percent!r}. "
-                f"'flows slots canary {slot} --end' ends one."
+                f"A canary gets more than 0 and less than 100 percent, not {percent!r}. "
+                f"'flows promote {slot}' gives all traffic, 'flows slots canary {slot} --end' none."
             )
         with self._moving(slot, digest) as (connection, state, version):
-            check_report(connection, state, version, report)
+            check_report(connection, state, version, report, override)
             check_generation(state, expected_generation, "Look at 'flows slots list'.")
+            check_trial(state, digest)
             if (state.canary, state.canary_percent) == (digest, percent):
                 return Change(state=state, changed=False)
             new = state.changed(canary=digest, canary_percent=float(percent))
-            return swap(connection, state, new, "canary", judged_by=report.key)
+            told = overridden_by(override) | dict(note or {})
+            return swap(connection, state, new, "canary", judged_by=report.key, note=told)
 
-    def end_canary(self, slot: str, expected_generation: int | None = None) -> Change:
+    def end_canary(
+        self, slot: str, expected_generation: int | None = None, note: Note | None = None
+    ) -> Change:
         """Give all of the slot's traffic back to its champion.
 
         Raises:
@@ -321,33 +333,43 @@ class Registry:
             if state.canary is None:
                 return Change(state=state, changed=False)
             new = state.changed(canary=None, canary_percent=0.0)
-            return swap(connection, state, new, "canary")
+            return swap(connection, state, new, "canary", note=note)
 
-    def events(self, slot: str | None = None) -> tuple[Event, ...]:
-        """Return the log, oldest first, of one slot or of all."""
+    def remark(
+        self,
+        slot: str,
+        kind: Literal["hold", "override"],
+        note: Note,
+        expected_generation: int | None = None,
+    ) -> Change:
+        """Log who decided what about a slot; what it serves stays.
+
+        Raises:
+            StaleGeneration: if the slot is not at `expected_generation` any more.
+        """
+        with self._database.writing() as connection:
+            state = state_of(connection, slot)
+            check_generation(state, expected_generation, "Look at 'flows slots list'.")
+            return swap(connection, state, state.changed(), kind, note=note)
+
+    def events(self, slot: str | None = None, newest: int | None = None) -> tuple[Event, ...]:
+        """Return the log, oldest first, of one slot or of all; only the `newest` if asked so."""
         with self._database.reading() as connection:
-            return tuple(read_events(connection, slot))
+            return tuple(read_events(connection, slot, newest))
 
-    def history(self, slot: str) -> tuple[Tenure, ...]:
-        """Return who served when in a slot, oldest first.
+    def history(
+        self, slot: str, digest: str | None = None, newest: int = 1000
+    ) -> tuple[Tenure, ...]:
+        """Return who served when in a slot, or when one version did, oldest first.
 
         Raises:
             UnknownSlot: naming those there are.
         """
-        self.slot(slot)
-        events = [event for event in self.events(slot) if event.kind in CHAMPION_MOVES]
-        ends = [*(event.at for event in events[1:]), None]
-        return tuple(
-            Tenure(
-                slot=slot,
-                champion=event.state.champion,
-                since=event.at,
-                until=until,
-                by=event.kind,
-                generation=event.state.generation,
-            )
-            for event, until in zip(events, ends, strict=False)
-        )
+        with self._database.reading() as connection:
+            state_of(connection, slot)
+            if digest is None:
+                return tenures(connection, slot, newest)
+            return tenures_of(connection, slot, digest, newest)
 
     def verify_chain(self) -> int:
         """Recompute the whole log and compare it with the slots; return the number of events.
@@ -355,7 +377,7 @@ class Registry:
         Raises:
             CorruptRegistry: naming the first event or slot that is not as written.
         """
-        with self._database.writing() as connection:
+        with self._database.snapshot() as connection:
             return verify_events(connection)
 
     @contextmanager

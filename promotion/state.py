@@ -4,6 +4,7 @@ Immutable; the registry turns them into rows and back.
 """
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,11 +16,12 @@ BASE = "base"
 """What `SlotState.previous` says where the bare base model served before."""
 GENESIS = "genesis"
 """`previous_hash` of the first event."""
-EventKind = Literal["bootstrap", "promote", "rollback", "canary", "configure"]
+EventKind = Literal["bootstrap", "promote", "rollback", "canary", "configure", "hold", "override"]
 CHAMPION_MOVES: frozenset[EventKind] = frozenset({"bootstrap", "promote", "rollback"})
 """Events after which a slot may have another champion; the others leave it.
 
-`canary` begins, changes or ends a canary, `configure` says anew what the slot is for."""
+`canary` begins, changes or ends a canary, `configure` says anew what the slot is for, `hold`
+stops or resumes a canary's growth, and `override` lets a report promote that cannot by itself."""
 
 
 class RegisteredVersion(AdapterVersion):
@@ -35,6 +37,8 @@ class RegisteredVersion(AdapterVersion):
     path: str
     """Its folder, relative to the home folder."""
     created_at: AwareDatetime
+    signer: str | None = None
+    """Fingerprint of the key that signed its artifact."""
 
     @field_validator("path")
     @classmethod
@@ -108,6 +112,26 @@ class Change(Record):
     """False if the slot was as asked already."""
 
 
+class Override(Record):
+    """A person's word that lets a report promote: it did not pass, or is from before a rollback."""
+
+    id: str
+    report_key: str
+    slot: str
+    challenger: str
+    """Digest."""
+    by: str
+    """Who says so."""
+    reason: str
+    expires_at: AwareDatetime
+    at: AwareDatetime
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has expired."""
+        return self.expires_at <= datetime.now(UTC)
+
+
 class Event(Record):
     """One entry of the log: a slot's state after a change."""
 
@@ -116,11 +140,20 @@ class Event(Record):
     slot: str
     kind: EventKind
     payload: str
-    """JSON text: the slot's new `state`, its `traits` where they changed, and for a canary the
-    key of the gate `report` that allowed it."""
+    """JSON text: the slot's new `state`, its `traits` where they changed, for a canary the
+    key of the gate `report` that allowed it, and a `note` of who did it and why."""
     report_key: str | None
     previous_hash: str
     hash: str
+
+    @field_validator("payload")
+    @classmethod
+    def _says_a_state(cls, payload: str) -> str:
+        said = json.loads(payload)
+        if not isinstance(said, dict) or not isinstance(said.get("note", {}), dict):
+            raise ValueError("a payload is an object, and so is its note")
+        SlotState.model_validate(said.get("state"))
+        return payload
 
     @property
     def computed_hash(self) -> str:
@@ -131,6 +164,11 @@ class Event(Record):
     def state(self) -> SlotState:
         """The slot after this event."""
         return SlotState.model_validate(json.loads(self.payload)["state"])
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """Who did it and why, where somebody said it."""
+        return dict(json.loads(self.payload).get("note", {}))
 
 
 class Tenure(Record):

@@ -5,22 +5,24 @@ row that holds the schema version. Database errors leave here as known errors.
 """
 
 import contextlib
-import sqlite3
-import time
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 from sqlalchemy import exc
 from sqlalchemy.schema import CreateColumn
 
+from promotion.sqlite_waits import BUSY_TIMEOUT_S, prepare_sqlite
+from serving.addresses import shown_address
 from serving.disk import DiskFull
 from serving.errors import MolError
-from serving.records import SCHEMA_VERSION
+from serving.records import SCHEMA_VERSION, Record
 
-BUSY_TIMEOUT_S = 30
+R = TypeVar("R", bound=Record)
 
 
 class CorruptRegistry(MolError, RuntimeError):
@@ -65,12 +67,14 @@ slots_table = sa.Table(
 
 TRAITS = ("role", "description", "routing_rule", "tier", "system", "offers_tools")
 """Columns of what a slot is for."""
-_LATER_COLUMNS = frozenset({"canary_percent", *TRAITS})
+
+_BYTEWISE = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
 versions_table = sa.Table(
     "versions",
     metadata,
-    sa.Column("digest", sa.String, primary_key=True),
+    # Looked up by its beginning, which must sort bytewise in every database.
+    sa.Column("digest", _BYTEWISE, primary_key=True),
     sa.Column("slot", sa.String, sa.ForeignKey("slots.slot"), nullable=False),
     sa.Column("base_digest", sa.String, nullable=False),
     sa.Column("manifest_digest", sa.String),
@@ -79,6 +83,8 @@ versions_table = sa.Table(
     sa.Column("path", sa.String, nullable=False),
     # UTC as fixed-width ISO text, which sorts as time does in every database.
     sa.Column("created_at", sa.String, nullable=False),
+    # Fingerprint of the key that signed it; NULL where it was registered before there were any.
+    sa.Column("signer", sa.String),
     sa.Index("versions_by_slot", "slot", "created_at", "digest"),
     sa.Index("versions_by_age", "created_at", "digest"),
 )
@@ -95,8 +101,67 @@ events_table = sa.Table(
     sa.Column("report_key", sa.String, unique=True),
     sa.Column("previous_hash", sa.String, nullable=False, unique=True),
     sa.Column("hash", sa.String, nullable=False),
+    # The champion in the payload's state, so that a version's times of service are found.
+    sa.Column("champion", sa.String),
     sa.Index("events_by_slot", "slot", "seq"),
+    sa.Index("events_by_kind", "slot", "kind", "seq"),
+    sa.Index("events_by_champion", "champion", "kind", "seq"),
 )
+
+signers_table = sa.Table(
+    "signers",
+    metadata,
+    sa.Column("fingerprint", sa.String, primary_key=True),
+    sa.Column("public_key", sa.String, nullable=False),  # PEM
+    sa.Column("at", sa.String, nullable=False),
+    # When a person took it back; NULL while its signatures are accepted.
+    sa.Column("removed_at", sa.String),
+)
+
+gate_attempts_table = sa.Table(
+    "gate_attempts",
+    metadata,
+    sa.Column("sealed_set", sa.String, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("slot", sa.String, nullable=False),
+    sa.Column("champion", sa.String),  # NULL for the bare base model
+    sa.Column("challenger", sa.String, nullable=False),
+    sa.Column("alpha", sa.Float, nullable=False),
+    sa.Column("report_key", sa.String),  # NULL until the report is written
+    sa.Column("at", sa.String, nullable=False),
+    sa.Column("question", sa.String, nullable=False),  # digest of all that decides the answer
+    # These came later. The order of attempts, which no two machines' clocks tell:
+    sa.Column("seq", sa.Integer),
+    sa.Column("after_event", sa.Integer),  # the newest event then
+    sa.Column("verdict", sa.String),  # NULL without a report, or by earlier code
+    sa.UniqueConstraint("sealed_set", "question"),
+    sa.Index("gate_attempts_by_report", "report_key"),
+)
+
+overrides_table = sa.Table(
+    "overrides",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("report_key", sa.String, nullable=False),
+    sa.Column("slot", sa.String, nullable=False),
+    sa.Column("challenger", sa.String, nullable=False),
+    sa.Column("by", sa.String, nullable=False),
+    sa.Column("reason", sa.String, nullable=False),
+    sa.Column("expires_at", sa.String, nullable=False),
+    sa.Column("at", sa.String, nullable=False),
+    sa.Index("overrides_by_report", "report_key"),
+)
+
+_LATER_TABLES = (signers_table, gate_attempts_table, overrides_table)
+"""Files of earlier code have none of these, and they are made when one is opened."""
+_LATER_COLUMNS = {
+    slots_table: frozenset({"canary_percent", *TRAITS}),
+    versions_table: frozenset({"signer"}),
+    signers_table: frozenset({"removed_at"}),
+    events_table: frozenset({"champion"}),
+    gate_attempts_table: frozenset({"seq", "after_event", "verdict"}),
+}
+"""The same of columns; each may be NULL."""
 
 
 class Database:
@@ -116,13 +181,13 @@ class Database:
             self.label = str(file)
             url = sa.URL.create("sqlite", database=str(file))
         else:
-            self.label = where.rsplit("@", 1)[-1]  # without user and password
+            self.label = shown_address(where)
             with _known_errors(self.label):
-                url = sa.make_url(where)
+                url = _url(where)
         with _known_errors(self.label):
             self.engine = sa.create_engine(url)
         if self.engine.dialect.name == "sqlite":
-            _prepare_sqlite(self.engine)
+            prepare_sqlite(self.engine)
         self._immediate = self.engine.execution_options(immediate=True)
         try:
             self._create()
@@ -138,6 +203,15 @@ class Database:
     def reading(self) -> Iterator[sa.Connection]:
         """One read transaction."""
         with _known_errors(self.label), self.engine.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sa.Connection]:
+        """One read transaction in which all queries see the same state; writers go on."""
+        engine = self.engine
+        if engine.dialect.name != "sqlite":  # whose transactions are that anyway
+            engine = engine.execution_options(isolation_level="REPEATABLE READ")
+        with _known_errors(self.label), engine.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
@@ -165,24 +239,69 @@ class Database:
                 f"{SCHEMA_VERSION!r}. Use the version of the code that wrote it, or another --home."
             )
         with _known_errors(self.label):
-            self._add_later_columns()
+            self._add_what_is_missing()
 
-    def _add_later_columns(self) -> None:
-        """Give a registry made by earlier code the columns that it lacks."""
+    def _add_what_is_missing(self) -> None:
+        """Give a registry made by earlier code the tables and columns that it lacks."""
         with self.engine.begin() as connection:
-            if not _missing_columns(connection):
+            if not _missing_tables(connection) and not _missing_columns(connection):
                 return
         with self.writing() as connection:
+            metadata.create_all(connection, tables=_missing_tables(connection))
             for column in _missing_columns(connection):
                 said = CreateColumn(column).compile(self.engine)
-                connection.exec_driver_sql(f"ALTER TABLE {slots_table.name} ADD COLUMN {said}")
+                connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {said}")
+                if column is events_table.c.champion:
+                    _fill_champions(connection)
+                if column is gate_attempts_table.c.after_event:
+                    _fill_order(connection)
+            for table in _LATER_COLUMNS:
+                for index in table.indexes:
+                    index.create(connection, checkfirst=True)
+
+
+def _fill_champions(connection: sa.Connection) -> None:
+    """Read every event's champion from its payload, once."""
+    columns = events_table.c
+    rows = connection.execute(sa.select(columns.seq, columns.payload)).all()
+    states = [(row.seq, json.loads(row.payload)["state"]) for row in rows]
+    values = [{"number": seq, "champion": state["champion"]} for seq, state in states]
+    if values:
+        this = events_table.update().where(columns.seq == sa.bindparam("number"))
+        connection.execute(this, values)
+
+
+def _fill_order(connection: sa.Connection) -> None:
+    """Number the attempts, and say after which event each came, by their times, once."""
+    events, columns = events_table.c, gate_attempts_table.c
+    newest = sa.select(sa.func.coalesce(sa.func.max(events.seq), 0)).where(events.at < columns.at)
+    others = gate_attempts_table.alias()
+    place = sa.select(sa.func.count()).where(others.c.at <= columns.at)
+    values = {"seq": place.scalar_subquery(), "after_event": newest.scalar_subquery()}
+    connection.execute(gate_attempts_table.update().values(values))
+
+
+def _missing_tables(connection: sa.Connection) -> list[sa.Table]:
+    there = set(sa.inspect(connection).get_table_names())
+    return [table for table in _LATER_TABLES if table.name not in there]
 
 
 def _missing_columns(connection: sa.Connection) -> list[sa.Column[Any]]:
-    there = {column["name"] for column in sa.inspect(connection).get_columns(slots_table.name)}
-    if "generation" not in there:  # somebody else's table; reading it says so
-        return []
-    return [c for c in slots_table.columns if c.name in _LATER_COLUMNS - there]
+    inspector = sa.inspect(connection)
+    missing: list[sa.Column[Any]] = []
+    for table, later in _LATER_COLUMNS.items():
+        there = {column["name"] for column in inspector.get_columns(table.name)}
+        required = {column.name for column in table.columns} - later
+        if required <= there:  # else it is somebody else's table; reading it says so
+            missing += [c for c in table.columns if c.name in later - there]
+    return missing
+
+
+def _url(text: str) -> sa.URL:
+    try:
+        return sa.make_url(text)
+    except ValueError as error:
+        raise exc.ArgumentError("its port is no number") from error
 
 
 _SCHEMA_ROW = sa.select(meta_table.c.value).where(meta_table.c.key == "schema_version")
@@ -204,40 +323,26 @@ def prefix_query(prefix: str) -> sa.Select[Any]:
     return sa.select(versions_table).where(digest >= low, digest < high).limit(5)
 
 
+def record_in(record: type[R], fields: Mapping[str, Any], which: object) -> R:
+    """Return what a row holds as a record; `which` names the row.
+
+    Raises:
+        CorruptRegistry: naming the field that nothing of this code wrote.
+    """
+    try:
+        return record(**fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise CorruptRegistry(
+            f"The registry was altered: {record.__name__} {which!r}: "
+            f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r:.80}. "
+            "Restore the registry from a copy, and compare with 'flows adapters verify'."
+        ) from error
+
+
 def utc_text(moment: datetime) -> str:
     """Return a time as the tables keep it."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _prepare_sqlite(engine: sa.Engine) -> None:
-    """Let SQLAlchemy's transactions be SQLite's: the driver's own come too late for a CAS."""
-
-    def connected(connection: Any, _record: object) -> None:
-        connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1000}")
-        connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute("PRAGMA synchronous=FULL")
-        _use_wal(connection)
-
-    def begun(connection: sa.Connection) -> None:
-        immediate = connection.get_execution_options().get("immediate", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-
-    sa.event.listen(engine, "connect", connected)
-    sa.event.listen(engine, "begin", begun)
-
-
-def _use_wal(connection: Any) -> None:
-    """Switch to write-ahead logging, which stays on; SQLite does not wait for locks here."""
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -249,6 +354,10 @@ def _known_errors(label: str) -> Iterator[None]:
         raise
     except exc.DBAPIError as error:
         raise _translated(label, error) from error
+    except json.JSONDecodeError as error:
+        raise CorruptRegistry(
+            f"Registry {label!r} was altered: {error.doc!r:.80} is no JSON. Restore it from a copy."
+        ) from error
     except (exc.ArgumentError, ModuleNotFoundError, OSError) as error:
         raise RegistryUnavailable(
             f"Cannot open registry {label!r}: {error}. Give a folder as --home or a database URL "
@@ -257,7 +366,7 @@ def _known_errors(label: str) -> Iterator[None]:
 
 
 def _translated(label: str, error: exc.DBAPIError) -> MolError:
-    detail = str(error.orig or error)
+    detail = " ".join(str(error.orig or error).split())
     if "locked" in detail:
         return RegistryBusy(
             f"Registry {label!r} was held by another process for {BUSY_TIMEOUT_S} s. "

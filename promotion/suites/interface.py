@@ -4,7 +4,7 @@ import json
 import random
 from typing import Any
 
-from promotion.suites.task import Partition, Phrasings, Task, assistant
+from promotion.suites.task import Partition, Task, assistant, read_phrasings
 
 # fmt: off
 _TITLES = ("Login", "Profile", "Shopping", "Weather", "Settings", "Contacts", "Tasks", "Payment",
@@ -15,20 +15,7 @@ _FIELDS = ("Name", "Email", "City", "Phone", "Password", "Amount", "Date", "Stre
 _LINES = ("Welcome back", "All done", "No results", "Please wait", "Good morning", "Try again")
 _WORDS = ("milk", "bread", "tea", "Oslo", "Lima", "red", "blue", "Anna", "Ben", "one", "two")
 
-_PHRASINGS = Phrasings(
-    seed=("Show a card titled {title} with {part}.",),
-    traffic=(
-        "I need a screen: card {title} with {part}.",
-        "Compose a card called {title} that has {part}.",
-        "UI please: {title} card, {part}.",
-        "Build a card with the title {title} and {part}.",
-    ),
-    gate=(
-        "Design a {title} card containing {part}.",
-        "Make an interface: a card named {title}, inside it {part}.",
-        "Render {part} in a card titled {title}.",
-    ),
-)
+_PHRASINGS = read_phrasings("interface")["card"]
 
 
 def make_interface_task(rng: random.Random, partition: Partition) -> Task:

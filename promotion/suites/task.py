@@ -1,14 +1,16 @@
 """A task of the task world: one request, its right answer, and the check of any answer.
 
-Every domain module (`household`, `functions`, `interface`, `chat`) makes tasks from
-templates that are split three ways, so that no phrasing crosses over: `seed` (what the
-first adapters learned from), `traffic` (what simulated users ask) and `gate` (what
-evaluation asks).
+Every domain module (`household`, `functions`, `interface`, `chat`) fills the phrasings of its
+file in `data/phrasings`. They are split three ways, so that none crosses over: `seed` (what the
+first adapters learned from), `traffic` (what simulated users ask) and `gate` (what evaluation
+asks, and alone does of most topics).
 """
 
 import random
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from serving.records import Message
@@ -52,9 +54,10 @@ class Task:
 class Phrasings:
     """Templates of one request, by partition; `{name}` fields are filled with values."""
 
-    seed: tuple[str, ...]
-    traffic: tuple[str, ...]
     gate: tuple[str, ...]
+    seed: tuple[str, ...] = ()
+    traffic: tuple[str, ...] = ()
+    """Both are empty where only evaluation asks for it."""
 
     def pick(
         self, rng: random.Random, partition: Partition, values: Mapping[str, object]
@@ -63,6 +66,18 @@ class Phrasings:
         choices: Sequence[str] = getattr(self, partition)
         index = rng.randrange(len(choices))
         return f"{partition}{index}", choices[index].format(**values)
+
+
+_PHRASINGS = Path(__file__).with_name("data") / "phrasings"
+
+
+def read_phrasings(domain: str) -> Mapping[str, Phrasings]:
+    """Return the phrasings of a domain by what is asked for, as its file in `data` holds them."""
+    tables = tomllib.loads((_PHRASINGS / f"{domain}.toml").read_text(encoding="utf-8"))
+    return {
+        name: Phrasings(**{partition: tuple(texts) for partition, texts in table.items()})
+        for name, table in tables.items()
+    }
 
 
 TaskMaker = Callable[[random.Random, Partition], Task]
