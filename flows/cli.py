@@ -1,6 +1,7 @@
 """The `flows` command: run the loop or a stage of it, look at what it made, promote, go back.
 
-Exit status: 0 fine, 1 a known error, 2 wrong usage, 3 the gate said no.
+Exit status: 0 fine, 1 a known error, 2 wrong usage, 3 the gate said no, 4 the loop stopped
+itself because rounds in a row brought nothing.
 """
 
 import sys
@@ -11,18 +12,34 @@ from typing import Annotated, Any
 import typer
 
 from flows import console
+from flows.adapters_command import adapters_app
 from flows.config import Settings, describe_settings, load_settings
 from flows.console import print_json, print_table, say
+from flows.options import (
+    Base,
+    By,
+    Config,
+    Engine,
+    Expires,
+    Home,
+    Json,
+    OverrideBy,
+    Reason,
+    check_override_words,
+)
 from flows.quarantine_command import quarantine_app
 from flows.router_command import router_app
 from flows.schedule_command import schedule
 from flows.serve_command import serve
 from flows.slots_command import slots_app
 from flows.sql_command import sql
+from flows.suites_command import suites_app
 from flows.traces_command import traces_app
 from serving.errors import MolError
+from traces.storage.connections import interrupt_on_signals
 
 GATE_SAID_NO = 3
+LOOP_STOPPED = 4
 
 app = typer.Typer(
     add_completion=False,
@@ -31,7 +48,6 @@ app = typer.Typer(
     help="The self-improvement loop for Mixture-of-LoRA servers.",
 )
 datasets_app = typer.Typer(no_args_is_help=True, help="Datasets made from turns.")
-adapters_app = typer.Typer(no_args_is_help=True, help="Adapter versions in the registry.")
 runs_app = typer.Typer(no_args_is_help=True, help="Training runs.")
 for name, group in (
     ("traces", traces_app),
@@ -41,6 +57,7 @@ for name, group in (
     ("slots", slots_app),
     ("router", router_app),
     ("quarantine", quarantine_app),
+    ("suites", suites_app),
 ):
     app.add_typer(group, name=name)
 
@@ -49,11 +66,7 @@ app.command(context_settings=_DOTTED)(serve)
 app.command(context_settings=_DOTTED)(schedule)
 app.command()(sql)
 
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
-Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Slot = Annotated[str | None, typer.Option("--slot", help="Slot to work on, such as L2.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Rows at most.")]
 
 
 class Stage(StrEnum):
@@ -67,6 +80,7 @@ class Stage(StrEnum):
     train = "train"
     gate = "gate"
     promote = "promote"
+    canary = "canary"
     lineage = "lineage"
 
 
@@ -84,10 +98,8 @@ def run(
     config: Config = None,
     home: Home = None,
     slot: Slot = None,
-    base: Annotated[Path | None, typer.Option(help="Folder of the frozen base model.")] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="'embedded' or an address of a vLLM server.")
-    ] = None,
+    base: Base = None,
+    engine: Engine = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of training and gate.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
@@ -118,6 +130,10 @@ def run(
     """Run the loop or one stage; any setting is a dotted flag, as in --training.epochs 3."""
     console.Mode.json = as_json
     stage, path, flags = split_words([*(words or ()), *context.args])
+    if path is not None and stage not in (Stage.cycle, Stage.ingest):
+        raise typer.BadParameter(
+            f"{path!r} is one word too many: '{stage}' takes no PATH, only 'ingest' and 'cycle' do."
+        )
     if (judge or judge_model) and stage is not Stage.attribute:
         raise typer.BadParameter("--judge and --judge-model are for 'flows run attribute'.")
     for name, value in (("judge", judge), ("judge-model", judge_model)):
@@ -156,6 +172,8 @@ def run(
         print_json(outcome.value)
     if outcome.gate_said_no:
         raise typer.Exit(GATE_SAID_NO)
+    if outcome.loop_stopped:
+        raise typer.Exit(LOOP_STOPPED)
 
 
 @app.command("config")
@@ -166,28 +184,59 @@ def show_config(as_json: Json = False) -> None:
 
 
 @app.command()
-def promote(slot: str, config: Config = None, home: Home = None, as_json: Json = False) -> None:
-    """Make the newest challenger of SLOT that passed the gate its champion."""
-    from flows import lineage, stages, story
+def promote(
+    slot: str,
+    override_by: OverrideBy = None,
+    reason: Annotated[str | None, typer.Option(help="Why; with --override-by.")] = None,
+    expires: Expires = None,
+    config: Config = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Make the newest challenger of SLOT its champion.
+
+    It passed the gate, or a person answers for it by --override-by, --reason and --expires.
+    """
+    from flows import lineage, reports, stages, story
 
     console.Mode.json = as_json
+    said = check_override_words(override_by, reason, expires)
     settings = _settings(config, home)
     load_slot(settings, slot)
-    result = stages.promote_stage(settings, stages.latest_report(settings, slot))
+    report = reports.latest_report(settings, slot)
+    if said:
+        stages.override_stage(settings, report, *said)
+    result = stages.promote_stage(settings, report)
     lineage.publish_or_say(settings)
     print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
 
 
 @app.command()
-def rollback(slot: str, config: Config = None, home: Home = None, as_json: Json = False) -> None:
-    """Put the previous champion of SLOT back."""
+def rollback(
+    slot: str,
+    by: By = None,
+    reason: Reason = None,
+    config: Config = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Put the previous champion of SLOT back; one that did harm only on a person's word."""
     from flows import lineage, stages, story
 
     console.Mode.json = as_json
     settings = _settings(config, home)
-    result = stages.rollback_stage(settings, load_slot(settings, slot))
+    note = None
+    if by is not None or reason is not None:
+        from flows.canaries import word_of
+
+        note = word_of(by, reason, "rollback", slot)
+    result = stages.rollback_stage(settings, load_slot(settings, slot), note)
     lineage.publish_or_say(settings)
-    print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
+    if as_json:
+        print_json(result.model_dump(mode="json"))
+        return
+    story.tell_promotion(result)
+    console.tell("          'flows serve' follows; GET /health of its admin API says if it cannot.")
 
 
 @datasets_app.command("list")
@@ -208,32 +257,6 @@ def show_dataset(
 
     manifest = load_manifest(_settings(config, home).home, digest)
     print_json(manifest.model_dump(mode="json")) if as_json else story.tell_dataset(manifest)
-
-
-@adapters_app.command("list")
-def list_adapters(
-    slot: Slot = None, limit: Limit = 50, config: Config = None, home: Home = None,
-    as_json: Json = False,
-) -> None:  # fmt: skip
-    """List the adapter versions, newest first, and which of them serve."""
-    from flows import views
-
-    _out(views.adapters(_settings(config, home), slot, limit), as_json)
-
-
-@adapters_app.command("show")
-def show_adapter(
-    adapter: Annotated[
-        str, typer.Argument(help="A slot, a name like L2@3fa9c1d2e4b5 or a digest.")
-    ],
-    config: Config = None,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
-    """Show a version, or a slot's champion: origin, gate report, who served when."""
-    from flows import views
-
-    print_json(views.adapter(_settings(config, home), adapter))
 
 
 @runs_app.command("list")
@@ -277,14 +300,28 @@ def split_words(words: list[str]) -> tuple[Stage, str | None, list[str]]:
 
 
 def load_slot(settings: Settings, slot: str) -> str:
-    """Return the slot's name if there is one."""
-    from flows import stages
+    """Return the slot's name if the registry has one of adapters.
 
-    return stages.profile_in_force(settings).slot(slot).name
+    Raises:
+        UnknownSlot: naming the slots there are.
+        PromotionRefused: if it has a router head.
+    """
+    from flows import stages
+    from promotion.slot_rows import PromotionRefused
+
+    with stages.open_registry(settings) as registry:
+        name = registry.slot(slot).slot
+        if registry.traits()[name].role == "head":
+            raise PromotionRefused(
+                f"Slot {name!r} has router heads and no adapters. Run 'flows router train' or "
+                "'flows router rollback'."
+            )
+    return name
 
 
 def main() -> None:
     """Run the command; known errors become one line and exit status 1."""
+    interrupt_on_signals()
     try:
         app()
     except MolError as error:

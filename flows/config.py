@@ -9,11 +9,22 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from curation.config import CurationConfig
+from promotion.canary.config import CanaryConfig
 from promotion.config import GateConfig
+from promotion.suites.config import SuitesConfig
+from serving.addresses import shown_address
 from serving.config import ServeConfig
 from serving.errors import MolError
 from serving.records import content_id
@@ -28,19 +39,6 @@ class SettingsInvalid(MolError, ValueError):
     """A configuration file or flag is wrong."""
 
 
-class SuiteSizes(BaseModel):
-    """How many items the gate asks."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    primary: int = Field(default=64, ge=1)
-    """Items of the slot's primary suite."""
-    guard: int = Field(default=32, ge=1)
-    """Items of each other suite that the changed slot answers."""
-    bystander: int = Field(default=4, ge=1)
-    """Items of each suite of the unchanged slots; they must be answered as before."""
-
-
 class SlotPolicy(BaseModel):
     """When a slot is worth retraining."""
 
@@ -48,6 +46,34 @@ class SlotPolicy(BaseModel):
 
     min_blamed: int = Field(default=12, ge=1)
     """Turns that must be blamed on a slot before it is considered."""
+    stop_after_rounds: int = Field(default=5, ge=0)
+    """Rounds of a slot in a row that bring nothing, after which the loop leaves the slot alone
+    until there is twice the evidence, or a person says to go on; 0 never stops."""
+
+
+class RegistryConfig(BaseModel):
+    """Where the registry is, and who signs for it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str | None = None
+    """SQLAlchemy URL of the registry; None for a SQLite file in the home."""
+    key: Path | None = None
+    """PEM file of the private key that signs adapters; None for one made in `<home>/keys`."""
+    mirror: str | None = None
+    """URI of an MLflow registry that follows each promotion; None for none."""
+
+    @field_validator("url", "mirror")
+    @classmethod
+    def _without_password(cls, address: str | None) -> str | None:
+        parts = urlsplit(address or "")
+        if parts.password is not None or "password" in parse_qs(parts.query):
+            raise ValueError(
+                "it holds a password, which would be written to disk; take it out, and give it in "
+                "the environment: PGPASSWORD, or MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD"
+            )
+        return address
 
 
 class ScheduleConfig(BaseModel):
@@ -59,6 +85,9 @@ class ScheduleConfig(BaseModel):
     """Seconds between ingests, each with attribution after it; 0 runs none."""
     upkeep_cron: str = "30 3 * * *"
     """When upkeep runs, as in cron; an empty text runs none."""
+    canary_every_s: int = Field(default=300, ge=0)
+    """Seconds between looks at canaries and new champions, which end those that do harm; 0 runs
+    none."""
     cycle_cron: str = ""
     """When the whole cycle runs, as in cron; an empty text runs none."""
     timezone: str = "UTC"
@@ -91,9 +120,8 @@ class Settings(BaseModel):
     first_adapters: Path | None = None
     """Folder with a PEFT folder for each slot, the champions of a new registry."""
     engine: str = "embedded"
-    """`embedded`, or the address of an OpenAI-compatible server that can load adapters."""
-    registry: str | None = None
-    """SQLAlchemy URL of the registry; None for a SQLite file in the home."""
+    """`embedded`, or the address of an OpenAI-compatible server that can load adapters; of
+    several replicas all of them, with commas between."""
     slot: str | None = None
     """Slot to work on; None chooses the one that needs it most."""
     seed: int = Field(default=0, ge=0)
@@ -103,11 +131,25 @@ class Settings(BaseModel):
     training: TrainConfig = TrainConfig()
     head: HeadConfig = HeadConfig()
     gate: GateConfig = GateConfig()
-    suites: SuiteSizes = SuiteSizes()
+    canary: CanaryConfig = CanaryConfig()
+    suites: SuitesConfig = SuitesConfig()
     serve: ServeConfig = ServeConfig()
     lake: LakeConfig = LakeConfig()
     attribution: AttributionConfig = AttributionConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    registry: RegistryConfig = RegistryConfig()
+
+    @field_validator("engine")
+    @classmethod
+    def _an_address(cls, engine: str) -> str:
+        if not all(part.strip() for part in engine.split(",")):
+            raise ValueError("must be 'embedded' or addresses of a server with commas between")
+        return engine
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """`engine` as addresses."""
+        return tuple(part.strip() for part in self.engine.split(","))
 
     @property
     def train_config(self) -> TrainConfig:
@@ -119,7 +161,7 @@ class Settings(BaseModel):
         """Content id of all that decides what a cycle learns and how it is judged."""
         apart = {"home", "base", "sources", "format", "registry"}
         # What attribution finds is in the lake, and so in the mark of what learning reads.
-        apart |= {"head", "serve", "lake", "schedule", "attribution"}
+        apart |= {"head", "serve", "lake", "schedule", "attribution", "canary"}
         raw = self.model_dump(mode="json", exclude=apart)
         return content_id(raw)
 
@@ -156,7 +198,7 @@ def _validate(raw: dict[str, Any]) -> Settings:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise SettingsInvalid(
-            f"Setting {field!r}: {first['msg']}, got {first['input']!r}. "
+            f"Setting {field!r}: {first['msg']}, got {shown_address(repr(first['input']))}. "
             "Run 'flows config' for all settings and their meaning."
         ) from error
 

@@ -37,23 +37,31 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[..., None]]:
+def progress(
+    what: str, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[..., None]]:
     """Yield a function to call with (done, total[, loss]) as work goes on.
 
-    On a terminal one line is redrawn; elsewhere a line is printed now and then.
+    On a terminal one line is redrawn; elsewhere a line is printed now and then. The time left is
+    estimated from the first call on, before which models are loaded and kept work is found.
+    `clock` tells seconds that never go back.
     """
-    started = last = time.monotonic()
+    started = last = clock()
+    first: tuple[int, float] | None = None
     drawn = False
 
     def show(done: int, total: int, loss: float | None = None) -> None:
-        nonlocal last, drawn
-        now = time.monotonic()
+        nonlocal last, drawn, first
+        now = clock()
+        first = first or (done, now)
         terminal = sys.stderr.isatty()
         if now - started < QUIET_S or (now - last < (0.2 if terminal else LINE_EVERY_S)):
             return
         last, drawn = now, terminal
-        rest = (now - started) * (total - done) / done if done else 0.0
-        text = f"  {what}: {done:,} of {total:,}, {now - started:.0f} s, about {rest:.0f} s left"
+        text = f"  {what}: {done:,} of {total:,}, {now - started:.0f} s"
+        if done > first[0]:
+            rest = (now - first[1]) * (total - done) / (done - first[0])
+            text += f", about {rest:.0f} s left"
         if loss is not None:
             text += f", loss {loss:.3f}"
         print(f"\r\033[K{text}" if terminal else text, end="" if terminal else "\n",

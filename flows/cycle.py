@@ -2,23 +2,39 @@
 
     ingest -> attribute -> choose the slot that needs it most -> curate -> train -> gate -> promote
 
+With `[canary] start` the last step begins a canary instead, which `flows run canary` lets grow.
+A slot on which rounds brought nothing is left alone (`flows.rounds`), and one whose canary is
+still on trial waits for it.
+
 A finished cycle leaves a record under `cycles/`, keyed by the lake's turns and by all
 settings that matter, so that a second run over the same traces stops at once. By hand:
 `flows run`; scheduled: a Prefect deployment of this flow.
 """
 
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import flow
+from pydantic import AwareDatetime, ValidationError
 
 from curation.build import NotEnoughExamples
-from flows import lineage, stages, story, tasks
+from flows import lineage, rounds, stages, story, tasks
 from flows.config import Settings
 from flows.console import tell
+from serving.addresses import without_secrets
 from serving.disk import write_atomic
+from serving.errors import MolError
 from serving.records import Record, content_id
+
+if TYPE_CHECKING:
+    from promotion.gate import GateReport
+
+
+class CorruptCycle(MolError, ValueError):
+    """The record of a cycle is damaged."""
 
 
 class CycleResult(Record):
@@ -32,7 +48,9 @@ class CycleResult(Record):
     verdict: str | None = None
     """The gate's; None if it was not asked."""
     promoted: bool = False
-    """Whether the challenger serves because of this cycle."""
+    """Whether the challenger serves because of this cycle, all traffic or a canary's."""
+    stopped: bool = False
+    """Whether nothing was tried because rounds before it brought nothing."""
     message: str
     report_key: str | None = None
     heldout_before: float | None = None
@@ -42,6 +60,12 @@ class CycleResult(Record):
     seed: int
     cycle_s: dict[str, float]
     """Seconds of each stage that ran."""
+    # Records of earlier code lack these.
+    ended_at: AwareDatetime | None = None
+    blamed: int | None = None
+    """Turns blamed on the slot."""
+    learning: str | None = None
+    """Digest of the settings that decide what is learned and how it is judged."""
 
 
 @flow(name="cycle", validate_parameters=False)
@@ -76,7 +100,16 @@ def cycle(settings: Settings) -> CycleResult:
         seed=settings.seed,
         cycle_s={},
     )
-    for slot in stages.rank_slots(settings, attributed.by_slot):
+    blamed = stages.blamed_turns(settings, attributed)
+    for slot in stages.rank_slots(settings, blamed):
+        waits = _on_trial(settings, slot)
+        stops = rounds.why_stopped(settings, slot, blamed.get(slot, 0))
+        if waits or stops:
+            tell(f"WAIT      {waits or stops}")
+            result = result.model_copy(
+                update={"message": waits or stops, "stopped": result.stopped or not waits}
+            )
+            continue
         try:
             manifest = timed("curate", tasks.curate, slot)
         except NotEnoughExamples as shortage:
@@ -91,6 +124,8 @@ def cycle(settings: Settings) -> CycleResult:
         result = result.model_copy(
             update={
                 "slot": slot,
+                "stopped": False,
+                "blamed": blamed.get(slot, 0),
                 "verdict": report.verdict,
                 "report_key": report.key,
                 "message": f"The gate says {report.verdict}: {report.reasons[0]}",
@@ -100,24 +135,83 @@ def cycle(settings: Settings) -> CycleResult:
             }
         )
         if report.verdict == "PASS":
-            promoted = timed("promote", tasks.promote, report)
-            story.tell_promotion(promoted)
-            result = result.model_copy(update={"promoted": True, "message": promoted.message})
+            serves, words = rolled_out(settings, report, timed)
+            result = result.model_copy(update={"promoted": serves, "message": words})
         break
     if result.slot is None:
         tell(f"STOP      {result.message}")
-    result = result.model_copy(update={"cycle_s": seconds})
+        if result.stopped:
+            # No record: a person's word lets the same traces be tried again.
+            return _end(settings, result)
+    told = {"cycle_s": seconds, "ended_at": datetime.now(UTC), "learning": settings.learning_digest}
+    result = result.model_copy(update=told)
     write_atomic(_path(settings.home, key), result.model_dump_json(indent=2).encode())
     _write_settings(settings, key)
     return _end(settings, result)
 
 
 def find_cycle(home: Path, key: str) -> CycleResult | None:
-    """Return the finished cycle with this key, if there is one."""
+    """Return the finished cycle with this key, if there is one.
+
+    Raises:
+        CorruptCycle: if its record is damaged.
+    """
+    path = _path(home, key)
+    return read_cycle(path) if path.is_file() else None
+
+
+def read_cycle(path: Path) -> CycleResult:
+    """Return the record of a finished cycle.
+
+    Raises:
+        CorruptCycle: if it is damaged.
+    """
     try:
-        return CycleResult.model_validate_json(_path(home, key).read_bytes())
-    except FileNotFoundError:
+        return CycleResult.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise CorruptCycle(
+            f"The record of a cycle {str(path)!r} is damaged: {error.errors()[0]['msg']}. "
+            "Delete it and run the command again; that round then no longer counts."
+        ) from error
+
+
+def _on_trial(settings: Settings, slot: str) -> str | None:
+    """Return what a slot waits for if it has a canary: another one would take its place."""
+    with stages.open_registry(settings) as registry:
+        state = registry.slot(slot)
+    if state.canary is None:
         return None
+    return f"{state.canary_name} is still on trial in {slot!r}; 'flows run canary' decides."
+
+
+def rolled_out(
+    settings: Settings, report: "GateReport", timed: Callable[..., Any]
+) -> tuple[bool, str]:
+    """Give a passed challenger its traffic; return whether it has any now, and in words.
+
+    It has none where a person holds the slot, where it was rolled back before, or where a later
+    attempt at the gate did not pass.
+
+    Raises:
+        PromotionRefused: if it was refused for another reason, as a canary that began meanwhile.
+    """
+    from promotion.slot_rows import PromotionRefused, ReportOutdated, SlotHeld, VersionWithdrawn
+
+    waits = _on_trial(settings, report.slot)
+    if waits is not None:  # which began while this cycle trained
+        raise PromotionRefused(f"{waits} Run 'flows run' again then.")
+    begins = settings.canary.start
+    try:
+        done = timed(
+            *(("canary", tasks.begin_canary) if begins else ("promote", tasks.promote)), report
+        )
+    # Any other refusal, as when somebody changed the slot meanwhile, is no word against the
+    # challenger: it ends this run without a record, and the next one tries again.
+    except (SlotHeld, VersionWithdrawn, ReportOutdated) as refusal:
+        tell(f"HELD      {refusal}")
+        return False, str(refusal)
+    story.tell_promotion(done)
+    return True, done.message
 
 
 def _end(settings: Settings, result: CycleResult) -> CycleResult:
@@ -134,4 +228,5 @@ def _path(home: Path, key: str) -> Path:
 
 def _write_settings(settings: Settings, key: str) -> None:
     path = _path(settings.home, key).with_suffix(".settings.json")
-    write_atomic(path, settings.model_dump_json(indent=2).encode())
+    # Sources may be URLs with a user or a signature in them.
+    write_atomic(path, without_secrets(settings.model_dump_json(indent=2)).encode())

@@ -1,6 +1,7 @@
 """The judge over settings: the server, its model, the run. No Prefect."""
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 from flows import stages
@@ -8,9 +9,12 @@ from flows.config import Settings
 from serving.errors import EngineRefused, EngineUnavailable, MolError
 
 if TYPE_CHECKING:
+    from serving.openai_engine import OpenAIEngine
     from traces.attribute import AttributeReport
     from traces.attribution.judge import JudgeReport
 
+JUDGE_KEY = "MOL_JUDGE_KEY"
+"""Environment variable with the API key of the judge's server."""
 _AT_ONCE = 16
 """Calls that a judge's server gets at the same time."""
 
@@ -70,18 +74,26 @@ def refuse_stopped(report: "JudgeReport | None") -> None:
         )
 
 
-async def _judge(settings: Settings) -> "JudgeReport":
+def judge_engine(url: str, at_once: int) -> "OpenAIEngine":
+    """Return a client of the judge's server, with the key that the environment has for it."""
     from serving.openai_engine import OpenAIEngine
+
+    key = os.environ.get(JUDGE_KEY, "").strip()
+    return OpenAIEngine(url, at_once, token_ids=False, key=key or None, option="--judge")
+
+
+async def _judge(settings: Settings) -> "JudgeReport":
     from traces.attribution.judge import judge_turns
 
-    url, model = str(settings.attribution.judge), settings.attribution.judge_model
-    engine = OpenAIEngine(url, _AT_ONCE, token_ids=False)
+    model = settings.attribution.judge_model
+    engine = judge_engine(str(settings.attribution.judge), _AT_ONCE)
     try:
         if model is None:
             listed = await engine.models()
             if not listed:
                 raise EngineUnavailable(
-                    f"The judge's server at {url!r} lists no model. Name one with '--judge-model'."
+                    f"The judge's server at {engine.label!r} lists no model. "
+                    "Name one with '--judge-model'."
                 )
             model = listed[0]
         return await judge_turns(settings.home, engine, model, settings.attribution.judge_budget)

@@ -18,10 +18,13 @@ REPLAY = "replay"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run made, ready for JSON, and whether the gate refused a challenger."""
+    """What a run made, ready for JSON, and whether it ended without a challenger that may serve."""
 
     value: Any
     gate_said_no: bool = False
+    """The gate refused one."""
+    loop_stopped: bool = False
+    """None was made, because rounds before brought nothing."""
 
 
 def run(settings: Settings, stage: str) -> Outcome:
@@ -42,6 +45,7 @@ def run(settings: Settings, stage: str) -> Outcome:
             return Outcome(
                 result.model_dump(mode="json"),
                 new and result.verdict not in (None, "PASS"),
+                result.stopped,
             )
         from prefect import flow
 
@@ -57,7 +61,7 @@ def check(settings: Settings, stage: str) -> None:
     Raises:
         MolError: the first thing that is wrong, and what to do about it.
     """
-    from promotion.suites.suite import primary_suite
+    from promotion.suites.build import primary_suite
     from traces.sources.detect import check_format, find_sources
     from traces.sources.locations import local_path
     from training.artifact import BaseNotFound
@@ -67,7 +71,7 @@ def check(settings: Settings, stage: str) -> None:
     if settings.slot is not None:
         profile.slot(settings.slot)
         if stage in ("cycle", "curate", "train", "gate"):
-            primary_suite(profile, settings.slot)
+            primary_suite(profile, settings.slot, settings.suites)
     elif stage in ("curate", "train", "gate", "promote"):
         raise stages.NothingMade(
             f"Which slot? Name one of {', '.join(profile.labels)} with '--slot'."
@@ -173,10 +177,18 @@ def _gate(settings: Settings) -> Outcome:
 
 def _promote(settings: Settings) -> Outcome:
     from flows import story, tasks
+    from flows.reports import latest_report
 
-    result = tasks.promote(settings, stages.latest_report(settings, str(settings.slot)))
+    result = tasks.promote(settings, latest_report(settings, str(settings.slot)))
     story.tell_promotion(result)
     return Outcome(result.model_dump(mode="json"))
+
+
+def _canary(settings: Settings) -> Outcome:
+    from flows import canaries
+
+    reports = canaries.watch(settings)
+    return Outcome([report.model_dump(mode="json") for report in reports])
 
 
 def _lineage(settings: Settings) -> Outcome:
@@ -194,9 +206,10 @@ _STAGES: dict[str, Callable[[Settings], Outcome]] = {
     "train": _train,
     "gate": _gate,
     "promote": _promote,
+    "canary": _canary,
     "lineage": _lineage,
 }
-_TAUGHT = frozenset({"curate", "train", "gate", "promote"})
+_TAUGHT = frozenset({"curate", "train", "gate", "promote", "canary"})
 """Stages after which the lake is told what the registry and the datasets say."""
 
 
@@ -243,6 +256,11 @@ def plan(settings: Settings, stage: str) -> list[dict[str, Any]]:
             "would": f"ask {s.primary} items of the primary suite on {settings.engine}",
         },
         {"stage": "promote", "would": "if the gate says PASS, make the challenger champion"},
+        {
+            "stage": "canary",
+            "would": "end canaries and new champions that do harm; "
+            + ("let the others grow" if settings.canary.auto_advance else "say which may grow"),
+        },
         {"stage": "lineage", "would": "tell the lake who serves and what each version learned"},
     ]
     wanted = order if stage == "cycle" else ["attribute", REPLAY] if stage == REPLAY else [stage]

@@ -11,6 +11,7 @@ import typer
 from flows import console
 from flows.config import load_settings
 from flows.console import print_json, print_table, say, tell
+from flows.options import Config, Home, Json
 from serving.errors import MolError
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 quarantine_app = typer.Typer(no_args_is_help=True, help="Records that could not be read.")
 
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
-Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Reason = Annotated[str | None, typer.Option(help="Only records of this reason.")]
 Source = Annotated[str | None, typer.Option(help="Only records of this file.")]
 Format = Annotated[str | None, typer.Option(help="Only records of this format.")]

@@ -132,7 +132,7 @@ class _Former:
         return self._found[name]
 
     async def _load(self, name: str, slot: str, digest: str) -> "Version | None":
-        from promotion.registry import UnknownAdapter
+        from promotion.version_rows import UnknownAdapter
         from traces.attribution.replay_jobs import Version
 
         try:

@@ -9,6 +9,7 @@ one, what the router did when the turns were recorded.
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from serving.records import Record
 
 if TYPE_CHECKING:
     from curation.routes import RouteRow, Routes
-    from promotion.gate import GateReport
+    from promotion.gate import GateIdentity, GateReport
     from promotion.promote import PromotionResult
     from serving.head import RouterHead
     from training.router_head import Embed, TrainedHead
@@ -67,7 +68,8 @@ def train_stage(
     profile = stages.profile_in_force(settings)
     _check_name(settings)
     base = base_digest(settings.base)
-    routes = harvest_routes(read_turns(settings.home), profile, settings.curation)
+    gone = stages.withdrawn_versions(settings)
+    routes = harvest_routes(read_turns(settings.home), profile, settings.curation, gone)
     require_enough(routes, settings.head)
     champion = _head_in_force(settings)
     trained, states = asyncio.run(train_and_embed(settings, routes, base, progress))
@@ -93,8 +95,15 @@ def judge_heads(
     states_N_D: Any,
     base: str,
 ) -> "GateReport":
-    """Compare a head with the head in force, or with the recorded routes, on the same turns."""
-    from promotion.gate import GateIdentity, SuiteScores, judge
+    """Compare a head with the head in force, or with the recorded routes, on the same turns.
+
+    Each new question about these turns is an attempt on them.
+
+    Raises:
+        SetSpent: if the turns of so few users could show nothing at the next attempt's level.
+    """
+    from promotion.gate import GateIdentity, judge
+    from promotion.slices import SuiteScores
     from serving.head import HEAD_SLOT
     from serving.records import content_id
 
@@ -118,11 +127,56 @@ def judge_heads(
         challenger_digest=challenger.digest,
         base_digest=base,
         suites_digest=content_id([[row.turn_id, row.slot, row.served] for row in items]),
+        primary_suite=SUITE,
         seed=settings.seed,
         manifest_digest=challenger.card.origin.get("routes_digest"),
         code_version=stages.code_version(),
     )
-    return judge(scores, (), settings.gate, identity)
+    return _as_attempt(
+        settings, identity, len(set(scores.clusters)), partial(judge, scores, (), settings.gate)
+    )
+
+
+def _as_attempt(
+    settings: Settings,
+    identity: "GateIdentity",
+    units: int,
+    judged: "Callable[[GateIdentity], GateReport]",
+) -> "GateReport":
+    """Reserve an attempt on the held-out turns, then judge; what was judged before stands.
+
+    Every night holds out a few turns more. They are the same set all the same, or 20 nights would
+    be 20 first attempts on nearly the same turns.
+    Judged anew by other code, its report lost, it would be another: then it is another attempt.
+    """
+    from promotion.gate import read_reports
+    from promotion.spending import finish, reserve, set_name
+    from promotion.tables import Database
+    from serving.records import content_id
+
+    gate = settings.gate
+    question = content_id([identity.model_dump(mode="json", exclude={"code_version"}), gate.alpha])
+    database = Database(settings.registry.url or settings.home)
+    try:
+        while True:
+            attempt = reserve(
+                database,
+                set_name(identity.slot, identity.primary_suite),
+                question,
+                slot=identity.slot,
+                champion=identity.champion_digest,
+                challenger=identity.challenger_digest,
+                alpha=gate.alpha,
+                units=units,
+            )
+            update = {"sealed_set": attempt.sealed_set, "attempt": attempt.attempt}
+            kept = read_reports(settings.home, {attempt.report_key or ""})
+            report = kept[0] if kept else judged(identity.model_copy(update=update))
+            if finish(database, attempt, report) == report.key:
+                return report
+            question = content_id([question, attempt.attempt])
+    finally:
+        database.close()
 
 
 def promote_stage(settings: Settings, report: "GateReport") -> "PromotionResult":
@@ -133,7 +187,7 @@ def promote_stage(settings: Settings, report: "GateReport") -> "PromotionResult"
         settings.home,
         report,
         verify=_verifier(settings),
-        registry_url=settings.registry,
+        registry_url=settings.registry.url,
     )
 
 
@@ -144,17 +198,17 @@ def rollback_stage(settings: Settings) -> "PromotionResult":
 
     declare_slot(settings)
     return rollback(
-        settings.home, HEAD_SLOT, verify=_verifier(settings), registry_url=settings.registry
+        settings.home, HEAD_SLOT, verify=_verifier(settings), registry_url=settings.registry.url
     )
 
 
 def show_stage(settings: Settings) -> list[dict[str, Any]]:
     """Return one row a head."""
-    from promotion.gate import list_reports
+    from flows.reports import founded_reports
     from serving.head import HEAD_SLOT
     from training.router_head import list_heads
 
-    verdicts = {r.challenger_digest: r for r in list_reports(settings.home, HEAD_SLOT)}
+    verdicts = {r.challenger_digest: r for r in founded_reports(settings, HEAD_SLOT)}
     declare_slot(settings)
     with stages.open_registry(settings) as registry:
         state = registry.slot(HEAD_SLOT)
@@ -262,13 +316,16 @@ def _head_in_force(settings: Settings) -> "RouterHead | None":
 
 
 def register_head(settings: Settings, trained: "TrainedHead", routes: "Routes", base: str) -> None:
-    """Enter a head in the registry, which knows its slot; a second time changes nothing."""
+    """Sign a head and enter it in the registry; a second time changes nothing."""
+    from flows.registering import register
     from promotion.state import RegisteredVersion
     from serving.head import HEAD_SLOT, head_folder
 
     digest = trained.head.digest
     with stages.open_registry(settings) as registry:
-        registry.register(
+        register(
+            settings,
+            registry,
             RegisteredVersion(
                 slot=HEAD_SLOT,
                 digest=digest,
@@ -278,7 +335,7 @@ def register_head(settings: Settings, trained: "TrainedHead", routes: "Routes", 
                 metrics=trained.metrics,
                 path=str(head_folder(Path(), digest)),
                 created_at=datetime.now(UTC),
-            )
+            ),
         )
 
 
@@ -292,12 +349,11 @@ def _verifier(settings: Settings) -> Callable[[Path], object]:
 
 def _report_of(settings: Settings, digest: str) -> "GateReport | None":
     """Return the report on whose word a head was promoted."""
-    from promotion.gate import list_reports
+    from flows.reports import founded_reports
     from serving.head import HEAD_SLOT
 
-    reports = list_reports(settings.home, HEAD_SLOT)
-    passed = (r for r in reports if r.challenger_digest == digest and r.verdict == "PASS")
-    return next(passed, None)
+    made = founded_reports(settings, HEAD_SLOT, digest)
+    return next((report for report in made if report.verdict == "PASS"), None)
 
 
 def _result(

@@ -3,7 +3,6 @@
 Exit status as of `flows`: 3 if the gate kept the head out.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from flows import console
 from flows.config import load_settings
 from flows.console import print_json, print_table, progress, say, tell
+from flows.options import Base, Config, Home, Json
 from flows.router import RouterResult, rollback_stage, show_stage, train_stage
 from serving.records import short_digest
 
@@ -19,16 +19,12 @@ if TYPE_CHECKING:
 
 router_app = typer.Typer(no_args_is_help=True, help="The trained router head.")
 
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
-Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-
 
 @router_app.command("train")
 def train_command(
     config: Config = None,
     home: Home = None,
-    base: Annotated[Path | None, typer.Option(help="Folder of the frozen base model.")] = None,
+    base: Base = None,
     engine: Annotated[
         str | None,
         typer.Option(help="'embedded', or an address whose /v1/embeddings tells hidden states."),
@@ -90,7 +86,7 @@ def estimate_command(
     ] = 100.0,
     config: Config = None,
     home: Home = None,
-    base: Annotated[Path | None, typer.Option(help="Folder of the frozen base model.")] = None,
+    base: Base = None,
     engine: Annotated[
         str | None, typer.Option(help="For a head: 'embedded', or an address, as in 'train'.")
     ] = None,

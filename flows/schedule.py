@@ -1,6 +1,7 @@
 """Runs the flows of a home on a schedule: ingest with attribution, upkeep, the whole cycle.
 
     ingest   every few minutes; what came in is attributed in the same run
+    canary   every few minutes; ends canaries and new champions that do harm
     upkeep   nightly
     cycle    when the settings say so
 
@@ -37,7 +38,7 @@ from prefect.schedules import Cron, Interval, Schedule
 from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
 
-from flows import manual, story, tasks
+from flows import canaries, lineage, manual, story, tasks
 from flows.config import ScheduleConfig, Settings, SettingsInvalid, load_settings
 from flows.console import say
 
@@ -84,6 +85,21 @@ def upkeep_flow(
         story.tell_upkeep(tasks.upkeep(settings))
 
 
+@flow(name="canary", **_OPTIONS)
+def canary_flow(
+    config: str | None = None, home: str | None = None, flags: tuple[str, ...] = ()
+) -> None:
+    """Look at canaries and new champions, and do what follows."""
+    settings = _settings(config, home, flags)
+    if not canaries.anything_to_watch(settings):
+        return
+    try:
+        with _turn(settings.home, "canary"):
+            canaries.watch(settings)
+    finally:  # where one slot fails, others may have changed
+        lineage.publish_or_say(settings)
+
+
 @flow(name="cycle", **_OPTIONS)
 def cycle_flow(
     config: str | None = None, home: str | None = None, flags: tuple[str, ...] = ()
@@ -118,11 +134,9 @@ def plan(config: ScheduleConfig) -> list[Planned]:
             f"Setting 'schedule.timezone': {config.timezone!r} is no time zone. Give an IANA "
             "name such as UTC or Europe/Berlin."
         ) from error
-    every = config.ingest_every_s
-    often = Interval(timedelta(seconds=every), timezone=config.timezone) if every else None
-    when = f"every {every} s, the first at once" if often else "never"
     return [
-        Planned(ingest_flow, "ingest, then attribute", often, when),
+        _by_interval(ingest_flow, "ingest, then attribute", config.ingest_every_s, config),
+        _by_interval(canary_flow, "canaries", config.canary_every_s, config),
         _by_cron(upkeep_flow, "upkeep of the lake", "upkeep_cron", config),
         _by_cron(cycle_flow, "the whole cycle", "cycle_cron", config),
     ]
@@ -178,8 +192,9 @@ def serve_schedule(settings: Settings, config: Path | None, flags: list[str]) ->
     made = deployments(settings.schedule, parameters)
     if not made:
         raise SettingsInvalid(
-            "Nothing is scheduled: 'schedule.ingest_every_s' is 0, 'schedule.upkeep_cron' and "
-            "'schedule.cycle_cron' are empty. Run 'flows config' for their meaning."
+            "Nothing is scheduled: 'schedule.ingest_every_s' and 'schedule.canary_every_s' are 0, "
+            "'schedule.upkeep_cron' and 'schedule.cycle_cron' are empty. Run 'flows config' for "
+            "their meaning."
         )
     for planned in plan(settings.schedule):
         say(f"  {planned.what}: {planned.when}")
@@ -205,6 +220,13 @@ def _turn(home: Path, name: str) -> Iterator[None]:
 def _settings(config: str | None, home: str | None, flags: tuple[str, ...]) -> Settings:
     overrides = {"home": home} if home else {}
     return load_settings(Path(config) if config else None, flags, overrides)
+
+
+def _by_interval(flow: Flow[Any, Any], what: str, every_s: int, config: ScheduleConfig) -> Planned:
+    if not every_s:
+        return Planned(flow, what, None, "never")
+    schedule = Interval(timedelta(seconds=every_s), timezone=config.timezone)
+    return Planned(flow, what, schedule, f"every {every_s} s, the first at once")
 
 
 def _by_cron(flow: Flow[Any, Any], what: str, field: str, config: ScheduleConfig) -> Planned:

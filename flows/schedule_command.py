@@ -1,4 +1,4 @@
-"""`flows schedule`: run ingest, upkeep and the cycle when they are due, until Ctrl-C."""
+"""`flows schedule`: run ingest, canaries, upkeep and the cycle when due, until Ctrl-C."""
 
 import contextlib
 import fcntl
@@ -29,7 +29,7 @@ def schedule(
         Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")
     ] = None,
 ) -> None:
-    """Run ingest, upkeep and the cycle when they are due; settings are under [schedule].
+    """Run ingest, canaries, upkeep and the cycle when they are due, as [schedule] says.
 
     Any setting is a dotted flag, as in --schedule.ingest-every-s 60.
     """

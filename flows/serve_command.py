@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import typer
 
 from flows.config import Settings, load_settings
 from flows.console import say
+from flows.options import Base
 from serving.errors import MolError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def serve(
     home: Annotated[
         Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")
     ] = None,
-    base: Annotated[Path | None, typer.Option(help="Folder of the frozen base model.")] = None,
+    base: Base = None,
     engine: Annotated[
         str | None,
         typer.Option(help="'embedded', or addresses of vLLM replicas separated by commas."),
@@ -122,7 +122,7 @@ def _collect(settings: Settings, config: "ServeConfig") -> None:
 @contextlib.contextmanager
 def _engines(settings: Settings) -> Iterator[tuple[str, ...]]:
     """Yield the addresses of the engine: those named, or that of an embedded one made here."""
-    named = tuple(filter(None, (part.strip() for part in settings.engine.split(","))))
+    named = settings.replicas
     if settings.engine == EMBEDDED and "engines" in settings.serve.model_fields_set:
         named = settings.serve.engines
     if named != (EMBEDDED,):
@@ -131,24 +131,36 @@ def _engines(settings: Settings) -> Iterator[tuple[str, ...]]:
     from serving.child import HOST, free_port, start_child, stop_child
 
     port = free_port()
-    log = Path(tempfile.mkdtemp(prefix="mol-engine-")) / "engine.log"
+    log = settings.home / f"engine-{port}.log"
     arguments = ["--base", str(settings.base), "--port", str(port)]
     say(f"Starting the embedded engine over {str(settings.base)!r}, for trying only ...")
-    child = start_child("serving.engine_app", arguments, dict(os.environ), log)
+    child = None
+    log_stays = False
     try:
+        child = start_child("serving.engine_app", arguments, dict(os.environ), log)
         address = f"http://{HOST}:{port}"
         deadline = time.monotonic() + STARTUP_LIMIT_S
         while not _answers(address):
             if child.poll() is not None or time.monotonic() > deadline:
+                log_stays = True
                 said = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise EngineNotStarted(
                     f"The embedded engine did not start: {' '.join(said)[:300]!r}. "
-                    "Name a base model with '--base' or a server with '--engine'."
+                    "Name a base model with '--base' or a server with '--engine'. "
+                    f"The whole log is in {str(log)!r}."
                 )
             time.sleep(0.1)
         yield (address,)
     finally:
-        stop_child(child)
+        if child is not None and child.poll() is not None and not log_stays:
+            log_stays = True
+            say(f"The embedded engine ended by itself; its log is in {str(log)!r}.")
+        try:
+            if child is not None:
+                stop_child(child)
+        finally:
+            if not log_stays:
+                log.unlink(missing_ok=True)
 
 
 def _answers(address: str) -> bool:

@@ -74,10 +74,20 @@ def configure(settings: Settings, slot: str, changes: dict[str, Any]) -> list[di
     return _row(settings, slot)
 
 
-def begin_canary(settings: Settings, slot: str, adapter: str, percent: float) -> "PromotionResult":
+def begin_canary(
+    settings: Settings,
+    slot: str,
+    adapter: str,
+    percent: float,
+    override: tuple[str, str, str] | None = None,
+) -> "PromotionResult":
     """Give a version that passed the gate against the present champion a part of the traffic.
 
+    `override` is a person's word where it did not pass, or was rolled back since: who, why and
+    until when.
+
     Raises:
+        OverrideRefused: if it needs none, or person, reason or date are not what they must be.
         PromotionRefused: if no gate report allows it.
         NothingMade: if the gate has not judged it.
         UnknownSlot, UnknownAdapter: if the registry does not know one of them.
@@ -85,9 +95,11 @@ def begin_canary(settings: Settings, slot: str, adapter: str, percent: float) ->
     from promotion.promote import begin_canary
 
     report = _report(settings, slot, adapter)
+    if override is not None:
+        stages.override_stage(settings, report, *override)
     verify = stages.artifact_check(settings, report.slot, report.challenger_digest)
     return begin_canary(
-        settings.home, report, percent, verify=verify, registry_url=settings.registry
+        settings.home, report, percent, verify=verify, registry_url=settings.registry.url
     )
 
 
@@ -101,12 +113,12 @@ def end_canary(settings: Settings, slot: str) -> "PromotionResult":
 
     with stages.open_registry(settings) as registry:
         registry.slot(slot)
-    return end_canary(settings.home, slot, registry_url=settings.registry)
+    return end_canary(settings.home, slot, registry_url=settings.registry.url)
 
 
 def _report(settings: Settings, slot: str, adapter: str) -> "GateReport":
     """Return the report that allows a canary, or the newest one about the version."""
-    from promotion.gate import list_reports
+    from flows.reports import reports_about
     from promotion.slot_rows import PromotionRefused
 
     with stages.open_registry(settings) as registry:
@@ -117,15 +129,10 @@ def _report(settings: Settings, slot: str, adapter: str) -> "GateReport":
                 f"Adapter {version.name!r} belongs to slot {version.slot!r}, not {slot!r}. "
                 f"Run 'flows adapters list --slot {slot}'."
             )
-        made = list_reports(settings.home, slot)
-        reports = [report for report in made if report.challenger_digest == version.digest]
-        if not reports:
-            raise stages.NothingMade(
-                f"The gate has not judged {version.name!r}. Run 'flows run gate --slot {slot}'."
-            )
+        reports = reports_about(settings, registry, slot, version.digest)
         for report in reversed(reports):
             try:
-                registry.check(report)
+                registry.check(report, registry.log.override(report))
             except PromotionRefused:
                 continue
             return report

@@ -1,7 +1,6 @@
-"""The commands `flows slots list|add|set|canary`."""
+"""The commands `flows slots list|add|set|canary|resume`."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,12 +8,21 @@ import typer
 from flows import console, slots
 from flows.config import load_settings
 from flows.console import print_json, print_table
+from flows.options import (
+    Base,
+    By,
+    Config,
+    Engine,
+    Expires,
+    Home,
+    Json,
+    OverrideBy,
+    Reason,
+    check_override_words,
+)
 
 slots_app = typer.Typer(no_args_is_help=True, help="Slots and what each of them serves.")
 
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
-Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Name = Annotated[str, typer.Argument(metavar="SLOT", help="Its name, such as L4.")]
 Description = Annotated[str | None, typer.Option(help="What the router is told about it.")]
 System = Annotated[str | None, typer.Option(help="System prompt, where the profile has none.")]
@@ -88,34 +96,82 @@ def set_slot(
 def canary(
     slot: Name,
     adapter: Annotated[
-        str | None, typer.Argument(help="A name like L2@3fa9c1d2e4b5 that passed the gate.")
+        str | None, typer.Argument(help="A name like L2@3fa9c1d2e4b5 that the gate has judged.")
     ] = None,
     percent: Annotated[
         float | None, typer.Option(min=0, max=100, help="Part of the traffic; 0 ends it.")
     ] = None,
+    status: Annotated[bool, typer.Option("--status", help="What the guards have seen.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Let nothing grow in the slot.")] = False,
+    release: Annotated[bool, typer.Option("--release", help="End a hold.")] = False,
     end: Annotated[bool, typer.Option("--end", help="Give the champion all traffic back.")] = False,
-    base: Annotated[Path | None, typer.Option(help="Folder of the frozen base model.")] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="'embedded' or an address of a vLLM server.")
+    by: Annotated[
+        str | None, typer.Option(help="Who holds or releases the slot; with --reason.")
     ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; with --by or --override-by.")] = None,
+    override_by: OverrideBy = None,
+    expires: Expires = None,
+    base: Base = None,
+    engine: Engine = None,
     config: Config = None,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Give a version that passed the gate a part of a slot's traffic, or end that."""
-    from flows import lineage, story
+    """Give a version a part of a slot's traffic, hold the slot, or end that.
+
+    It passed the gate, or a person answers for it by --override-by, --reason and --expires.
+    """
+    from flows import canaries, lineage, story
 
     console.Mode.json = as_json
-    overrides = {"home": home, "base": base, "engine": engine}
+    overrides = {"home": home, "base": base, "engine": engine, "slot": slot}
     settings = load_settings(config, overrides=overrides)
-    if end or percent == 0:
+    end = end or percent == 0
+    if sum((status, hold, release, end, bool(adapter or percent))) != 1:
+        raise typer.BadParameter(
+            "Name the adapter and its --percent, or one of --status, --hold, --release and --end."
+        )
+    override = None
+    if override_by is not None or expires is not None:
+        override = check_override_words(override_by, reason, expires)
+    if override and not adapter:
+        raise typer.BadParameter("--override-by begins a canary; name the adapter, too.")
+    if not (hold or release) and (by is not None or (reason is not None and not override)):
+        raise typer.BadParameter(
+            "--by and --reason are for --hold and --release, and --reason for --override-by; "
+            "nothing else keeps them."
+        )
+    if status:
+        _show(list(canaries.rows(canaries.look(settings))), as_json)
+        return
+    if hold or release:
+        _say(canaries.hold(settings, slot, by, reason, hold), slot, as_json)
+        return
+    if end:
         result = slots.end_canary(settings, slot)
     elif adapter is None or percent is None:
         raise typer.BadParameter("Name the adapter and its --percent, or --end.")
     else:
-        result = slots.begin_canary(settings, slot, adapter, percent)
+        result = slots.begin_canary(settings, slot, adapter, percent, override)
     lineage.publish_or_say(settings)
     print_json(result.model_dump(mode="json")) if as_json else story.tell_promotion(result)
+
+
+@slots_app.command("resume")
+def resume(
+    slot: Name,
+    by: By = None,
+    reason: Reason = None,
+    config: Config = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Let the loop go on with a slot that it left alone, because rounds brought nothing."""
+    from flows import canaries
+
+    console.Mode.json = as_json
+    settings = load_settings(config, overrides={"home": home, "slot": slot})
+    _say(canaries.resume(settings, slot, by, reason), slot, as_json)
 
 
 def _given(
@@ -133,6 +189,10 @@ def _given(
         "offers_tools": offers_tools,
     }
     return {name: value for name, value in said.items() if value is not None}
+
+
+def _say(message: str, slot: str, as_json: bool) -> None:
+    print_json({"slot": slot, "message": message}) if as_json else console.tell(message)
 
 
 def _show(rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -6,13 +6,13 @@ again, goes on where it was and ends in the same state.
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.config import Settings, Source
+from flows.registering import register_adapter
 from serving.errors import MolError
-from serving.records import content_id, short_digest
+from serving.records import short_digest
 from serving.slot_table import SlotEntry, SlotFile, effective_profile, traits_of
 from serving.slots import Profile, load_profile
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from promotion.gate import GateReport
     from promotion.promote import PromotionResult
     from promotion.registry import Registry
-    from promotion.suites.suite import Suite
     from serving.engine import Engine
+    from serving.replicas import Replicas
     from traces.attribute import AttributeReport
     from traces.ingest import IngestReport
     from traces.storage.upkeep import UpkeepReport
@@ -41,6 +41,10 @@ class NothingToIngest(MolError, ValueError):
 
 class NothingMade(MolError, LookupError):
     """A stage needs what an earlier one has not made yet."""
+
+
+class DatasetStale(MolError, ValueError):
+    """A dataset holds what must not be learned from any more."""
 
 
 def ingest_stage(settings: Settings, progress: Progress | None = None) -> "list[IngestReport]":
@@ -91,32 +95,43 @@ def upkeep_stage(
     return upkeep(settings.home, settings.lake, used, dry_run=dry_run, progress=progress)
 
 
-def rank_slots(settings: Settings, by_slot: dict[str, dict[str, int]]) -> list[str]:
+def blamed_turns(settings: Settings, report: "AttributeReport") -> dict[str, int]:
+    """Return the turns blamed on each slot, without those of versions that were rolled back.
+
+    Such a version serves no more and its turns teach nothing, so they are no reason to train.
+    """
+    from traces.attribute import blamed_of
+
+    gone = withdrawn_versions(settings)
+    theirs = blamed_of(settings.home, gone) if gone else {}
+    return {slot: n["blamed"] - theirs.get(slot, 0) for slot, n in report.by_slot.items()}
+
+
+def rank_slots(settings: Settings, blamed: dict[str, int]) -> list[str]:
     """Return the slots worth retraining: those that failed the most users' turns first.
 
     One without a suite is left out: nothing could say whether a new version is better.
     """
-    from promotion.suites.suite import has_suite
+    from promotion.suites.build import has_suite
 
     profile = profile_in_force(settings)
     if settings.slot is not None:
         return [profile.slot(settings.slot).name]
-    blamed = {s: counts["blamed"] for s, counts in by_slot.items() if has_suite(profile, s)}
-    enough = [slot for slot in blamed if blamed[slot] >= settings.policy.min_blamed]
+    judged = [slot for slot in blamed if has_suite(profile, slot, settings.suites)]
+    enough = [slot for slot in judged if blamed[slot] >= settings.policy.min_blamed]
     return sorted(enough, key=lambda slot: (-blamed[slot], slot))
 
 
 def curate_stage(settings: Settings, slot: str) -> "Manifest":
-    """Make the slot's dataset, with every request of the gate's suites sealed off."""
+    """Make the slot's dataset, without any request of a suite, whatever its set."""
     from curation.build import build
-    from curation.examples import prompt_id
+    from promotion.suites.build import asked_prompts, build_suites
 
     profile = profile_in_force(settings)
     profile.slot(slot)
-    sealed = frozenset(
-        prompt_id(item.text) for suite in _suites(settings, profile, slot) for item in suite.items
-    )
-    return build(settings.home, slot, profile, settings.curation, sealed)
+    asked = asked_prompts(build_suites(profile, slot, settings.seed, settings.suites))
+    gone = withdrawn_versions(settings)
+    return build(settings.home, slot, profile, settings.curation, asked, gone)
 
 
 def train_stage(
@@ -124,58 +139,38 @@ def train_stage(
     manifest: "Manifest",
     progress: Callable[[int, int, float], None] | None = None,
 ) -> "TrainedAdapter":
-    """Train the slot's adapter on its dataset and enter the version in the registry."""
+    """Train the slot's adapter on its dataset and enter the version in the registry.
+
+    Raises:
+        DatasetStale: if a version that it learns from was rolled back since it was made.
+    """
     from training.train import train
 
+    _refuse_stale(settings, manifest)
     trained = train(
         settings.home, manifest, settings.base, settings.train_config, progress=progress
     )
     with open_registry(settings) as registry:
-        _register(settings, registry, trained.digest, dict(trained.metrics))
+        register_adapter(settings, registry, trained.digest, dict(trained.metrics))
     return trained
 
 
-def gate_stage(
-    settings: Settings, slot: str, challenger: str, progress: Progress | None = None
-) -> "GateReport":
-    """Compare the challenger with the slot's champion on the suites; keep the report."""
-    from promotion.gate import GateIdentity, judge, list_reports, save_report
-    from training.artifact import adapter_folder, base_digest, read_version, verify_adapter
+def _refuse_stale(settings: Settings, manifest: "Manifest") -> None:
+    """Refuse a dataset with turns of a version that was rolled back after it was made."""
+    from curation.manifest import read_examples
+    from traces.arms import turns_of
 
-    profile = profile_in_force(settings)
-    suites = _suites(settings, profile, slot)
-    base = base_digest(settings.base)
-    verify_adapter(adapter_folder(settings.home, challenger), settings.base, base)
-    with open_registry(settings) as registry:
-        # Others, such as the router head, are no adapters that an engine loads.
-        states = [state for state in registry.slots() if state.slot in profile.labels]
-        champions = {state.slot: state.champion for state in states}
-        current = champions[slot]
-    suites_digest = content_id([suite.digest for suite in suites])
-    for report in list_reports(settings.home, slot):
-        same = (report.challenger_digest, report.base_digest, report.suites_digest, report.seed)
-        asked = (challenger, base, suites_digest, settings.seed)
-        judged = (report.alpha, report.margin, report.min_items)
-        rules = (settings.gate.alpha, settings.gate.margin, settings.gate.min_items)
-        promoted = report.verdict == "PASS" and current == challenger
-        if same == asked and judged == rules and (report.champion_digest == current or promoted):
-            return report
-    identity = GateIdentity(
-        slot=slot,
-        champion_digest=current,
-        challenger_digest=challenger,
-        base_digest=base,
-        suites_digest=suites_digest,
-        seed=settings.seed,
-        manifest_digest=read_version(adapter_folder(settings.home, challenger)).manifest_digest,
-        code_version=code_version(),
-    )
-    scores = asyncio.run(_both_arms(settings, suites, slot, champions, challenger, base, progress))
-    report = judge(scores[0], scores[1:], settings.gate, identity)
-    save_report(settings.home, report)
-    if report.verdict != "PASS" and challenger != current:
-        asyncio.run(_withdraw(settings, slot, challenger))
-    return report
+    gone = withdrawn_versions(settings)
+    if not gone:
+        return
+    taught = {row.turn_id for row in read_examples(settings.home, manifest, None)}
+    theirs = turns_of(settings.home, taught, gone)
+    if theirs:
+        raise DatasetStale(
+            f"Dataset {short_digest(manifest.digest)!r} holds {len(theirs)} turns of versions that "
+            "were rolled back since it was made. Make a new one with 'flows run curate --slot "
+            f"{manifest.slot}'."
+        )
 
 
 def promote_stage(settings: Settings, report: "GateReport") -> "PromotionResult":
@@ -183,7 +178,21 @@ def promote_stage(settings: Settings, report: "GateReport") -> "PromotionResult"
     from promotion.promote import promote
 
     verify = artifact_check(settings, report.slot, report.challenger_digest)
-    return promote(settings.home, report, verify=verify, registry_url=settings.registry)
+    return promote(settings.home, report, verify=verify, registry_url=settings.registry.url)
+
+
+def override_stage(
+    settings: Settings, report: "GateReport", by: str, reason: str, expires: str
+) -> None:
+    """Record a person's word for a report that cannot promote; promoting is a step of its own.
+
+    Raises:
+        OverrideRefused: if it needs none, or person, reason or date are not what they must be.
+    """
+    from promotion.overrides import grant_override, parse_expiry
+
+    where = settings.registry.url or settings.home
+    grant_override(where, report, by=by, reason=reason, expires_at=parse_expiry(expires))
 
 
 def artifact_check(settings: Settings, slot: str, digest: str) -> Callable[[Path], None]:
@@ -200,32 +209,58 @@ def artifact_check(settings: Settings, slot: str, digest: str) -> Callable[[Path
     return verify
 
 
-def rollback_stage(settings: Settings, slot: str) -> "PromotionResult":
-    """Put the slot's previous champion back."""
-    from promotion.promote import rollback
-    from training.artifact import base_digest, verify_adapter
+def rollback_stage(
+    settings: Settings, slot: str, note: dict[str, str] | None = None
+) -> "PromotionResult":
+    """Put the slot's previous champion back; `note` says by whom and why, for the log.
 
-    base = base_digest(settings.base)
+    Raises:
+        VersionWithdrawn: if that was rolled back for harm, and `note` names nobody.
+    """
+    from promotion.promote import rollback
+    from training.artifact import read_version, verify_adapter
+
     return rollback(
         settings.home,
         slot,
-        verify=lambda path: verify_adapter(path, settings.base, base),
-        registry_url=settings.registry,
+        # It has served: its own bytes are looked at, not half a gigabyte of the base's.
+        verify=lambda path: verify_adapter(path, None, read_version(path).base_digest),
+        registry_url=settings.registry.url,
+        note=note,
     )
 
 
-def prepare_registry(settings: Settings) -> None:
-    """Declare the profile's slots; one that never served gets its first adapter, if any."""
-    from promotion.promote import export_slots
-    from training.artifact import import_adapter
-
+def withdrawn_versions(settings: Settings) -> frozenset[str]:
+    """Return the versions that were rolled back, by the 12 hex digits that turns bear."""
     with open_registry(settings) as registry:
-        for state in registry.slots():
-            folder = (settings.first_adapters or Path("none")) / state.slot
-            if settings.first_adapters and state.generation == 0 and folder.is_dir():
+        return frozenset(map(short_digest, registry.log.withdrawn()))
+
+
+def prepare_registry(settings: Settings) -> None:
+    """Declare the profile's slots; one that never served gets its first adapter, if any.
+
+    One with a canary, and one that a person holds, stays as it is; the latter is said.
+    """
+    from flows.console import say
+    from promotion.promote import bootstrap, check_copy, export_slots
+    from training.artifact import import_adapter
+    from training.proofs import ensure_proofs
+
+    imported = []
+    with open_registry(settings) as registry:
+        check_copy(settings.home, registry)
+        for state in registry.slots() if settings.first_adapters else ():
+            folder = (settings.first_adapters or Path()) / state.slot
+            if state.never_served and state.canary is None and folder.is_dir():
+                hold = registry.log.hold(state.slot)
+                if hold is not None:
+                    say(f"  {state.slot!r} is held by {hold.by!r} and gets no first adapter")
+                    continue
                 version = import_adapter(settings.home, folder, state.slot, settings.base)
-                _register(settings, registry, version.digest, {})
-                registry.bootstrap(state.slot, version.digest)
+                imported.append(version.digest)
+                register_adapter(settings, registry, version.digest, {})
+                bootstrap(settings.home, registry, state.slot, version.digest)
+        ensure_proofs(settings.home, settings.base, imported)
         export_slots(settings.home, registry)
 
 
@@ -235,7 +270,7 @@ def open_registry(settings: Settings) -> "Registry":
 
     profile = load_profile(settings.profile)
     slots = {slot.name: traits_of(profile, slot) for slot in profile.slots}
-    return Registry.open(settings.registry or settings.home, slots)
+    return Registry.open(settings.registry.url or settings.home, slots)
 
 
 def profile_in_force(settings: Settings) -> Profile:
@@ -272,112 +307,38 @@ def latest_run(settings: Settings, slot: str) -> "TrainedAdapter":
     return max(made, key=lambda run: run_folder(settings.home, run.run_key).stat().st_mtime_ns)
 
 
-def latest_report(settings: Settings, slot: str) -> "GateReport":
-    """Return the gate's report about the slot's newest training run."""
-    from promotion.gate import list_reports
-
-    digest = latest_run(settings, slot).digest
-    for report in list_reports(settings.home, slot):
-        if report.challenger_digest == digest:
-            return report
-    raise NothingMade(
-        f"The gate has not judged {slot}@{short_digest(digest)}. "
-        f"Run 'flows run gate --slot {slot}'."
-    )
-
-
-def _suites(settings: Settings, profile: Profile, slot: str) -> "list[Suite]":
-    from promotion.suites.suite import build_suites
-
-    sizes = settings.suites
-    return build_suites(profile, slot, sizes.primary, sizes.guard, sizes.bystander, settings.seed)
-
-
-def _register(
-    settings: Settings, registry: "Registry", digest: str, metrics: dict[str, Any]
-) -> None:
-    from promotion.state import RegisteredVersion
-    from training.artifact import adapter_folder, read_version
-
-    version = read_version(adapter_folder(settings.home, digest))
-    registry.register(
-        RegisteredVersion(
-            slot=version.slot,
-            digest=version.digest,
-            base_digest=version.base_digest,
-            manifest_digest=version.manifest_digest,
-            run_key=version.run_key,
-            metrics=metrics,
-            path=str(adapter_folder(Path(), version.digest)),
-            created_at=datetime.now(UTC),
-        )
-    )
-
-
-async def _both_arms(
-    settings: Settings,
-    suites: "list[Suite]",
-    slot: str,
-    champions: dict[str, str | None],
-    challenger: str,
-    base: str,
-    progress: Progress | None,
-) -> "list[Any]":
-    from promotion.evaluate import pair, run_suites
-
-    engine, engine_id = open_engine(settings, base)
-    total = 2 * sum(len(suite.items) for suite in suites)
-    try:
-        before = {s: await load_version(settings, engine, s, champions[s]) for s in champions}
-        after = before | {slot: await load_version(settings, engine, slot, challenger)}
-        runs = []
-        for arm, names in enumerate((before, after)):
-            offset = arm * total // 2
-
-            def say(done: int, _: int, offset: int = offset) -> None:
-                if progress:
-                    progress(offset + done, total)
-
-            runs.append(await run_suites(settings.home, engine, suites, names, engine_id, say))
-    finally:
-        await engine.close()
-    return pair(suites, runs[0], runs[1], slot)
-
-
 async def _load_on_server(settings: Settings, slot: str, digest: str) -> None:
-    from serving.openai_engine import OpenAIEngine
+    """Load a version on the server that serves, and prove that it is what was trained."""
+    from promotion.proof import prove_served
 
-    engine = OpenAIEngine(settings.engine)
+    engine = open_server(settings)
     try:
-        await load_version(settings, engine, slot, digest)
-    finally:
-        await engine.close()
-
-
-async def _withdraw(settings: Settings, slot: str, digest: str) -> None:
-    """Unload a challenger that did not pass from a server; the embedded engine is gone already."""
-    from serving.openai_engine import OpenAIEngine
-    from serving.records import AdapterVersion
-
-    if settings.engine == EMBEDDED:
-        return
-    engine = OpenAIEngine(settings.engine)
-    try:
-        await engine.unload_adapter(AdapterVersion(slot=slot, digest=digest).name)
+        name = await load_version(settings, engine, slot, digest)
+        await prove_served(settings.home, engine, {name: digest})
     finally:
         await engine.close()
 
 
 def open_engine(settings: Settings, base: str) -> "tuple[Engine, str]":
-    """Return the engine of the settings, and what tells it and its base apart from others."""
+    """Return the engine of the settings, and what tells it and its base apart from others.
+
+    This program's version is part of it: scores kept by another may be another scorer's.
+    """
+    version = f"mol-loop {code_version()}"
     if settings.engine == EMBEDDED:
         from serving.embedded import EmbeddedEngine
 
-        return EmbeddedEngine(settings.base), f"embedded {base}"
+        return EmbeddedEngine(settings.base), f"embedded {base} {version}"
+    return open_server(settings), f"{settings.engine} {base} {version}"
+
+
+def open_server(settings: Settings) -> "Replicas":
+    """Return the server of the settings: one, or several replicas as one."""
     from serving.openai_engine import OpenAIEngine
+    from serving.replicas import Replicas
 
     # All items are asked at once: the limit of a call must not count its wait for the others.
-    return OpenAIEngine(settings.engine, concurrency=32), f"{settings.engine} {base}"
+    return Replicas([OpenAIEngine(url, concurrency=32) for url in settings.replicas])
 
 
 async def load_version(settings: Settings, engine: "Engine", slot: str, digest: str | None) -> str:

@@ -9,6 +9,8 @@ from serving.records import short_digest
 
 if TYPE_CHECKING:
     from curation.manifest import Manifest
+    from promotion.canary.rollout import RolloutReport
+    from promotion.drift import Drift
     from promotion.gate import GateReport
     from promotion.promote import PromotionResult
     from promotion.registry import Registry
@@ -195,6 +197,9 @@ def tell_gate(report: "GateReport") -> None:
     )
     challenger = f"{report.slot}@{short_digest(report.challenger_digest)}"
     tell(f"GATE      {report.verdict}: challenger {challenger} against champion {champion}")
+    if report.sealed_set is not None:
+        spent = f"tested at {report.alpha_k:.4f} of {report.alpha:g}"
+        tell(f"          attempt {report.attempt} on sealed set {report.sealed_set}, {spent}")
     for result in (report.primary, *report.guards):
         c = result.comparison
         scores = (
@@ -207,13 +212,50 @@ def tell_gate(report: "GateReport") -> None:
         )
         kind = "primary" if result is report.primary else "guard"
         tell(f"          {result.suite} ({kind}, n={result.n}): {scores} {result.status}")
+    if report.drift is not None:
+        _tell_drift(report.drift)
     for reason in report.reasons:
         tell(f"          - {reason}")
+
+
+def _tell_drift(drift: "Drift") -> None:
+    """Tell how far both arms are from the base and how they answer."""
+    arms = {
+        "challenger": (drift.challenger, drift.answers_challenger),
+        "champion": (drift.champion, drift.answers_champion),
+    }
+    for arm, (distance, shape) in arms.items():
+        kl = "" if distance is None else f"KL from the base {distance.kl:.3f} nats a token, "
+        pairs = "" if shape.distinct_2 is None else f", {shape.distinct_2:.0%} of word pairs differ"
+        tell(f"          {arm}: {kl}{shape.tokens:.1f} tokens an answer{pairs}")
 
 
 def tell_promotion(result: "PromotionResult") -> None:
     """Tell what changed in the registry."""
     tell(f"PROMOTE   {result.message}")
+
+
+def tell_canaries(reports: "Sequence[RolloutReport]") -> None:
+    """Tell how canaries and new champions fare, and what was done about it."""
+    for report in reports:
+        if report.status == "none":
+            continue
+        part = "" if report.percent is None else f" at {report.percent:g}%"
+        what = f"{report.version}{part} beside {report.beside}" if report.version else report.slot
+        tell(f"CANARY    {what}: {report.status}")
+        tell(f"          {report.message}")
+        seen = [
+            f"{guard.guard.replace('_', ' ')} {100 * guard.harm:+.1f} points of {guard.pairs}"
+            for guard in report.guards
+            if guard.pairs
+        ]
+        if seen:
+            tell(f"          worse by: {', '.join(seen)} (evidence of harm {report.evidence:.2g}, "
+                 f"enough {report.threshold:.0f})")  # fmt: skip
+        if report.hold is not None:
+            tell(f"          held by {report.hold.by!r}: {report.hold.reason}")
+        if report.forecast is not None:
+            tell(f"          {report.forecast.message}")
 
 
 def tell_serving(registry: "Registry") -> None:

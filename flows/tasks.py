@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.utilities import engine
 
-from flows import stages
+from flows import gating, stages
 from flows.config import Settings
 from flows.console import progress, say
 from serving.errors import MolError
+from traces.storage.connections import ending_queries
 
 if TYPE_CHECKING:
     from curation.manifest import Manifest
+    from promotion.canary.rollout import RolloutReport
     from promotion.gate import GateReport
     from promotion.promote import PromotionResult
     from traces.attribute import AttributeReport
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
     from training.runs import TrainedAdapter
 
 HOUR_S = 3600
+
+# What Prefect does at SIGTERM while a flow runs. It tells its handler by identity, so the flow's
+# cancelling stays what it is only if the handler is this one throughout.
+engine._prefect_sigterm_handler = ending_queries(engine._prefect_sigterm_handler)
 
 
 def _worth_retrying(_task: Any, _run: Any, state: Any) -> bool:
@@ -92,10 +99,26 @@ def gate(settings: Settings, slot: str, challenger: str) -> "GateReport":
     """Compare challenger and champion."""
     say("  loading the engine with all champions and the challenger ...")
     with progress("answering suite items") as show:
-        return stages.gate_stage(settings, slot, challenger, show)
+        return gating.gate_stage(settings, slot, challenger, show)
 
 
 @task(name="promote", timeout_seconds=HOUR_S, **_OPTIONS)
 def promote(settings: Settings, report: "GateReport") -> "PromotionResult":
     """Make the challenger champion."""
     return stages.promote_stage(settings, report)
+
+
+@task(name="begin_canary", timeout_seconds=HOUR_S, **_OPTIONS)
+def begin_canary(settings: Settings, report: "GateReport") -> "PromotionResult":
+    """Give the challenger the first step of the traffic."""
+    from flows.canaries import begin_stage
+
+    return begin_stage(settings, report)
+
+
+@task(name="canary", timeout_seconds=HOUR_S, **_OPTIONS)
+def canary(settings: Settings) -> "list[RolloutReport]":
+    """Look at canaries and new champions, and do what follows."""
+    from flows.canaries import canary_stage
+
+    return canary_stage(settings)

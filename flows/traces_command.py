@@ -3,7 +3,6 @@
 import re
 import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,12 +10,10 @@ import typer
 from flows import console
 from flows.config import load_settings
 from flows.console import print_json, print_table
+from flows.options import Config, Home, Json
 
 traces_app = typer.Typer(no_args_is_help=True, help="Turns in the lake.")
 
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
-Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 _SPANS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -68,7 +65,7 @@ def show_trace(
 
     stories = find_turns(load_settings(config, overrides={"home": home}).home, which)
     if as_json:
-        turns = [views.turn(story.bundle) for story in stories]
+        turns = [views.turn(story) for story in stories]
         print_json(turns if len(turns) > 1 else turns[0])
         return
     from rich.console import Console
@@ -90,13 +87,13 @@ def parse_since(text: str) -> datetime:
         typer.BadParameter: if it is neither a date, a time nor a span.
     """
     span = re.fullmatch(r"(\d{1,6})([mhdw])", text)
-    if span is not None:
-        return datetime.now(UTC) - timedelta(**{_SPANS[span[2]]: int(span[1])})
     try:
+        if span is not None:
+            return datetime.now(UTC) - timedelta(**{_SPANS[span[2]]: int(span[1])})
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
         raise typer.BadParameter(
             f"'--since' is a date or time (2026-11-03, 2026-11-03T12:00) or a span back from now "
-            f"(30m, 12h, 7d, 2w), not {text!r}."
+            f"(30m, 12h, 7d, 2w), of year 1 at the earliest, not {text!r}."
         ) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -8,8 +8,7 @@ from flows.console import moment, short_id
 from serving.records import short_digest
 
 if TYPE_CHECKING:
-    from traces.lookup import TurnFilter
-    from traces.read import TurnBundle
+    from traces.lookup import TurnFilter, TurnStory
 
 
 def turns(settings: Settings, limit: int, only: "TurnFilter", short: bool) -> list[dict[str, Any]]:
@@ -33,13 +32,16 @@ def turns(settings: Settings, limit: int, only: "TurnFilter", short: bool) -> li
     ]
 
 
-def turn(found: "TurnBundle") -> dict[str, Any]:
-    """Return everything about one turn."""
+def turn(story: "TurnStory") -> dict[str, Any]:
+    """Return everything about one turn, with what its version learned and what it taught."""
+    found = story.bundle
     return {
         "turn": found.turn.model_dump(mode="json"),
         "hops": [hop.model_dump(mode="json") for hop in found.hops],
         "outcome": found.outcome.model_dump(mode="json"),
         "blame": found.blame.model_dump(mode="json") if found.blame else None,
+        "version": story.learned,
+        "taught": list(story.taught),
     }
 
 
@@ -60,61 +62,12 @@ def datasets(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def adapters(settings: Settings, slot: str | None, limit: int) -> list[dict[str, Any]]:
-    """Return one row a version."""
-    with stages.open_registry(settings) as registry:
-        states = {state.slot: state for state in registry.slots()}
-        if slot is not None:
-            registry.slot(slot)
-        rows = registry.versions(slot, limit)
-        return [
-            {
-                "adapter": v.name,
-                "slot": v.slot,
-                "serves": "champion"
-                if states[v.slot].champion == v.digest
-                else "previous"
-                if states[v.slot].previous == v.digest
-                else "canary"
-                if states[v.slot].canary == v.digest
-                else None,
-                "dataset": short_digest(v.manifest_digest) if v.manifest_digest else None,
-                "created_at": f"{v.created_at:%Y-%m-%d %H:%M}",
-            }
-            for v in rows
-        ]
-
-
-def adapter(settings: Settings, which: str) -> dict[str, Any]:
-    """Return a version, or a slot's champion, with its report and its time of service."""
-    from promotion.gate import list_reports
-
-    with stages.open_registry(settings) as registry:
-        states = {state.slot: state for state in registry.slots()}
-        state = states.get(which)
-        if state is not None and state.champion is None:
-            return {"slot": state.slot, "champion": "base", "generation": state.generation}
-        version = registry.version(str(state.champion) if state else which)
-        history = [t for t in registry.history(version.slot) if t.champion == version.digest]
-    reports = [
-        {"verdict": r.verdict, "key": r.key, "reasons": list(r.reasons)}
-        for r in list_reports(settings.home, version.slot)
-        if r.challenger_digest == version.digest
-    ]
-    return {
-        "name": version.name,
-        **version.model_dump(mode="json"),
-        "gate": reports,
-        "served": [t.model_dump(mode="json") for t in history],
-    }
-
-
 def runs(settings: Settings) -> list[dict[str, Any]]:
     """Return one row a training run."""
-    from promotion.gate import list_reports
+    from flows.reports import founded_reports
     from training.runs import list_runs
 
-    verdicts = {r.challenger_digest: r.verdict for r in list_reports(settings.home)}
+    verdicts = {r.challenger_digest: r.verdict for r in founded_reports(settings)}
     return [
         {
             "run": short_digest(run.run_key),
