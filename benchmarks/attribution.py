@@ -7,72 +7,46 @@ recorded over the real engine (`benchmarks.faults`). `equal_arms_false_router`: 
 is blamed where all slots are equally good, the greatest of the recorded turns' and the rule's own
 rate over all chances of success. `whoandwhen` and `baselines`: labelled failures of other agents'
 runs. `ope_coverage`: off-policy intervals on a router of known truth. `turns_per_s`: settling and
-structural blame of a lake of made-up turns, end to end. `signals`: implicit signals beside verified
-outcomes. What could not be measured is null, with the reason on stderr. `--quick` takes a minute.
+structural blame of a lake of made-up turns, end to end; `calling_turns_per_s`: the same where half
+of them call tools. `signals`: implicit signals beside verified outcomes. What could not be measured
+is null, with the reason on stderr. `--quick` takes a minute.
 """
 
 import argparse
-import importlib
 import json
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import faults, intake_data
+from benchmarks import faults
+from benchmarks.areas import measure_area, tried
 from benchmarks.attribution_steps_runs import WHO_AND_WHEN
 from infra.base_model import say_on_stderr
-from serving.errors import MolError
-from serving.slots import load_profile
-from traces.attribute import attribute
-from traces.ingest import ingest
-
-TURNS, QUICK_TURNS = 100_000, 10_000
-_HOPS_A_TURN = 2
+from traces.storage.connections import interrupt_on_signals
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Run every area and return what was measured."""
     quick = given.quick
-    found = _tried("faults", lambda: faults.measure(quick, given.faults))
-    steps = _area("steps", quick, given.who_and_when, given.judge, given.judge_model)
-    estimators = _area("estimators", quick)
-    replay = _area("replay", quick)
+    found = tried("faults", lambda: faults.measure(quick, given.faults))
+    steps = measure_area(
+        "attribution_steps", quick, given.who_and_when, given.judge, given.judge_model
+    )
+    estimators = measure_area("attribution_estimators", quick)
+    replay = measure_area("attribution_replay", quick)
+    speed = measure_area("attribution_speed", quick, given.turns)
     return {
         "faults": found,
         "equal_arms_false_router": _greatest(found, replay),
         "whoandwhen": _whoandwhen(steps, given.who_and_when),
         "baselines": (steps or {}).get("baselines"),
         "ope_coverage": (estimators or {}).get("ope_coverage"),
-        "turns_per_s": _tried("turns_per_s", lambda: turns_per_s(given.turns)),
-        "signals": _area("signals", quick),
+        "turns_per_s": (speed or {}).get("plain"),
+        "calling_turns_per_s": (speed or {}).get("calling"),
+        "signals": measure_area("attribution_signals", quick),
         "estimators": estimators,
         "replay": replay,
     }
-
-
-def _area(name: str, *arguments: Any) -> Any:
-    """Return what an area's own benchmark measures, None where it cannot."""
-
-    def run() -> Any:
-        return importlib.import_module(f"benchmarks.attribution_{name}").measure(*arguments)
-
-    return _tried(name, run)
-
-
-def _tried(name: str, work: Callable[[], Any]) -> Any:
-    """Return what `work` measures; None, with the reason on stderr, where its data is missing."""
-    say_on_stderr(f"{name} ...")
-    started = time.monotonic()
-    try:
-        measured = work()
-    except (ImportError, OSError, MolError) as error:
-        say_on_stderr(f"{name} is not measured: {error}")
-        return None
-    say_on_stderr(f"{name}: {time.monotonic() - started:.1f} s")
-    return measured
 
 
 def _greatest(found: dict[str, Any] | None, replay: dict[str, Any] | None) -> float | None:
@@ -88,17 +62,6 @@ def _whoandwhen(steps: dict[str, Any] | None, folder: Path) -> Any:
     return reached
 
 
-def turns_per_s(turns: int) -> float:
-    """Return how many made-up turns a second are settled and blamed, from the lake to the lake."""
-    with tempfile.TemporaryDirectory(prefix="mol-attribution-") as folder:
-        spool, home = Path(folder, "spool.jsonl"), Path(folder, "home")
-        intake_data.write_spool(spool, turns * _HOPS_A_TURN)
-        ingest(home, spool)
-        started = time.monotonic()
-        report = attribute(home, load_profile())
-        return round(report.turns / (time.monotonic() - started), 1)
-
-
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -108,13 +71,12 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--judge", help="address of an OpenAI-compatible server that judges too")
     parser.add_argument("--judge-model", help="model to ask there; the first it lists if not given")
     parser.add_argument("--turns", type=int, help="made-up turns for turns_per_s")
-    given = parser.parse_args(words)
-    given.turns = given.turns or (QUICK_TURNS if given.quick else TURNS)
-    return given
+    return parser.parse_args(words)
 
 
 def main() -> int:
     """Measure and print."""
+    interrupt_on_signals()
     print(json.dumps(measure(parse())))
     return 0
 

@@ -8,6 +8,12 @@ ingested into a lake of its own and attributed; the figures are rows of `v_signa
 a signal does not occur its figures are null. `conversations`: the same with a conversation for a
 turn, for sources that judge only how a task ended: whether a signal was seen on any of its turns
 against whether its verified turns all succeeded. Also: how many turns/s the signals are derived at.
+
+`checks`: what answers show by themselves (`traces.attribution.form_checks`) beside what the
+deployment's own checks said of the same turn: how often it had failed, succeeded, or nobody had
+checked; of a check that includes this one (`tool_call` has the schema) that shows nothing, so those
+are left out. `after_tool_error`: conversations that succeeded, of how many. Signals are measured
+against the deployment's checks alone.
 """
 
 # Everything put into the SQL here is declared here.
@@ -33,6 +39,7 @@ from traces.storage.lake import Lake
 
 _ROOT = Path(__file__).parents[1]
 BUNDLED = _ROOT / "examples" / "traces"
+FAULTS = _ROOT / "examples" / "faults"
 DATA = Path(os.environ.get("MOL_DATA", _ROOT.parent / "shared" / "data"))
 
 _VERIFIED = "FROM turns JOIN outcomes o USING (turn_id) WHERE o.rule = 'verified'"
@@ -46,12 +53,29 @@ _KINDS_OF_VERIFIED = f"""
     GROUP BY kind
 """
 
+_CHECKS = """
+    WITH said AS (SELECT turn_id, rule, success, unnest(CAST(signals AS JSON[])) AS s
+                  FROM outcomes),
+    shown AS (SELECT turn_id, rule, success, s ->> 'name' AS name FROM said
+              WHERE (s ->> 'source') = 'derived' AND (s ->> 'kind') = 'verifier'
+                AND (s ->> 'reference') IS NULL),
+    owned AS (SELECT turn_id, list(s ->> 'name') AS names FROM said
+              WHERE (s ->> 'source') <> 'derived' AND (s ->> 'kind') = 'verifier' GROUP BY turn_id),
+    told AS (SELECT *, coalesce(list_contains(names, CASE name WHEN 'call_schema' THEN 'tool_call'
+                    WHEN 'component_schema' THEN 'interface_schema' END), false) AS included
+             FROM shown LEFT JOIN owned USING (turn_id))
+    SELECT name, count(*) FILTER (rule = 'verified' AND NOT success AND NOT included),
+           count(*) FILTER (rule = 'verified' AND success AND NOT included),
+           count(*) FILTER (rule = 'checked'), count(*) FILTER (rule = 'verified' AND included)
+    FROM told GROUP BY name ORDER BY name
+"""
+
 
 def measure(quick: bool = False) -> dict[str, Any]:
     """Return the quality of each signal by source, and the speed of deriving them."""
     sources = {"bundled": BUNDLED}
     if not quick:
-        sources["tau_bench"] = DATA / "tau-bench"
+        sources |= {"tau_bench": DATA / "tau-bench", "faults": FAULTS / "spool"}
     return {
         "sources": {
             name: by_signal(source) if source.exists() else None for name, source in sources.items()
@@ -65,16 +89,48 @@ def by_signal(source: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         ingest(home, source)
-        attribute(home, load_profile())
+        own = source.parent / "profile.toml"
+        attribute(home, load_profile(own) if own.exists() else load_profile())
         with Lake.open(home, read_only=True) as lake:
             qualities = signal_quality(lake.connection)
             conversations = by_conversation(lake.connection)
+            checks, errors = by_check(lake.connection), by_tool_error(lake.connection)
     return {
         "n_failed": qualities[0].failed,
         "n_succeeded": qualities[0].succeeded,
         "signals": {quality.signal: _figures(quality) for quality in qualities},
         "conversations": conversations,
+        "checks": checks,
+        "after_tool_error": errors,
     }
+
+
+def by_tool_error(connection: duckdb.DuckDBPyConnection) -> dict[str, list[int]]:
+    """Return how many verified conversations succeeded, of how many, with a tool error and without.
+
+    Errors of tools that a later call saw are no signal: this says how little they decide.
+    """
+    rows = connection.execute(
+        "SELECT bool_or(coalesce(e.failed, false)) AS failed, any_value(v.success)"
+        " FROM turns t LEFT JOIN (SELECT turn_id, bool_or(failed) AS failed FROM v_tool_results"
+        f" GROUP BY turn_id) e USING (turn_id) JOIN (SELECT conversation_id, bool_and(success)"
+        f" AS success {_VERIFIED} GROUP BY conversation_id) v USING (conversation_id)"
+        " GROUP BY t.conversation_id"
+    ).fetchall()
+    return {
+        name: [
+            sum(good for had, good in rows if had is error),
+            sum(had is error for had, _ in rows),
+        ]
+        for name, error in (("with", True), ("without", False))
+    }
+
+
+def by_check(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, int]]:
+    """Return what the deployment's own checks say of turns that fail by themselves."""
+    rows = connection.execute(_CHECKS).fetchall()
+    return {name: {"failed": failed, "succeeded": good, "only_shown": alone, "included": included}
+            for name, failed, good, alone, included in rows}  # fmt: skip
 
 
 def by_conversation(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:

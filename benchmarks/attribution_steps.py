@@ -26,6 +26,7 @@ from infra.base_model import say_on_stderr
 from traces.attribution import intervals
 from traces.attribution.steps import WEIGHTS, Model, Step, decisive_step
 from traces.attribution.team_run import read_run
+from traces.storage.connections import interrupt_on_signals
 
 COVERAGES = (0.1, 0.25, 0.5, 0.75, 1.0)
 REPEATS, QUICK_REPEATS = 5, 1
@@ -214,6 +215,7 @@ def _coverage(agent: Any, step: Any, confidence: Sequence[float]) -> list[dict[s
 
 def main() -> int:
     """Print the report; its last line is one JSON object."""
+    interrupt_on_signals()
     parser = argparse.ArgumentParser(description="The decisive step in runs of several agents.")
     parser.add_argument("--whoandwhen", type=Path, default=WHO_AND_WHEN)
     parser.add_argument("--quick", action="store_true", help="one cross-validation instead of five")

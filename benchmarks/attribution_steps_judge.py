@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from benchmarks.attribution_steps_baselines import Guess, Said, said_in
 from benchmarks.attribution_steps_runs import Labelled
+from flows.judging import judge_engine
 from serving.engine import ChatRequest
 from serving.errors import EngineRefused
-from serving.openai_engine import OpenAIEngine
 from serving.records import Message
 
 Ask = Callable[[str], Awaitable[str]]
@@ -92,7 +92,7 @@ async def judged(
     Raises:
         EngineUnavailable: if the server cannot be reached.
     """
-    engine = OpenAIEngine(url, _CONCURRENT, token_ids=False)
+    engine = judge_engine(url, _CONCURRENT)
     try:
         name = model or (await engine.models())[0]
 

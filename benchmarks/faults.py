@@ -23,6 +23,7 @@ from serving.slots import load_profile
 from traces.attribute import attribute
 from traces.attribution import intervals
 from traces.ingest import ingest
+from traces.storage.connections import interrupt_on_signals
 from traces.storage.lake import Lake
 from traces.storage.tables import TABLES, arrow_table
 
@@ -70,7 +71,7 @@ def measure(quick: bool = False, folder: Path = FAULTS) -> dict[str, Any]:
     labels = read_lines(folder / "labels.jsonl.gz")
     cases = blamed(folder / "spool", folder / "profile.toml", labels)
     report = scores(cases)
-    # Confidences may be fitted to the other half: this is what they have not seen.
+    # Confidences are fitted to the other half: this is what they have not seen.
     held_out = scores([case for case in cases if not is_tuned_on(case.turn_id)])
     report["held_out"] = {
         name: held_out[name] for name in ("n", "precision", "interval", "macro_f1")
@@ -267,6 +268,7 @@ def equal_arms(folder: Path) -> dict[str, Any] | None:
 
 def main() -> None:
     """Measure and print."""
+    interrupt_on_signals()
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="without the recorded replays")
     parser.add_argument("--folder", type=Path, default=FAULTS, help="another set of this form")

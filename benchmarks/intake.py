@@ -24,6 +24,7 @@ from typing import Any
 
 from benchmarks import intake_ingest, intake_queries, intake_spans
 from infra.base_model import say_on_stderr
+from traces.storage.connections import interrupt_on_signals
 
 TAU_BENCH = Path("../shared/data/tau-bench/gpt-4o-airline.json")
 HOPS, QUICK_HOPS = (10_000, 100_000, 1_000_000), (1_000, 10_000)
@@ -120,6 +121,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     """Measure and print."""
+    interrupt_on_signals()
     given = parse()
     if given.no_phoenix:
         given.phoenix = None

@@ -22,12 +22,13 @@ from typing import Any
 from flows import console, manual
 from flows.config import Settings, load_settings
 from serving.slots import DEFAULT_PROFILE
+from traces.storage.connections import interrupt_on_signals
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "infra" / "configs" / "bundled.toml"
 QUICK: dict[str, Any] = {
-    "suites": {"primary": 8, "guard": 2, "bystander": 1},
-    "gate": {"margin": 0.2, "min_items": 8},
+    "suites": {"primary": 8, "guard": 2, "bystander": 1, "safety": 0, "format": 0, "living": 0},
+    "gate": {"margins": {"skill": 0.2, "handover": 0.2}, "min_items": 8, "latency_items": 0},
     "curation": {"min_rows": 4},
     "policy": {"min_blamed": 4},
     "training": {"epochs": 1, "learning_rate": 6e-4},
@@ -98,6 +99,7 @@ def read_spool(files: list[Path], shuffle_seed: int | None = None) -> dict[str, 
 
 def main() -> None:
     """Measure and print."""
+    interrupt_on_signals()
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--seed", type=int, default=0, help="seed of training and suites")
     parser.add_argument("--quick", action="store_true", help="less of everything; a minute")

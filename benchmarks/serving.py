@@ -29,6 +29,7 @@ from benchmarks.serving_rounds import Samples, Target, compare
 from benchmarks.serving_stub import ANSWER
 from benchmarks.serving_targets import HARNESS_MODEL, SLOT, Mol, Process
 from infra.base_model import say_on_stderr
+from traces.storage.connections import interrupt_on_signals
 
 RPS_CLIENTS = 32
 """At so many the requests a second are compared."""
@@ -182,6 +183,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     """Measure and print."""
+    interrupt_on_signals()
     given = parse()
     if given.litellm is None and not (given.quick or given.no_litellm):
         given.litellm = serving_targets.install_litellm()

@@ -1,0 +1,95 @@
+"""What `gate_monte_carlo` draws: designs of clusters, and differences of two arms on them."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+Floats = npt.NDArray[np.floating[Any] | np.int8]
+"""Scores and limits, of whatever width they are drawn in."""
+
+PSI = 0.2
+"""Share of items on which two arms that are equally good differ."""
+ICC = 0.3
+"""Intraclass correlation of what makes an item go one way or the other."""
+DESIGNS: Mapping[str, tuple[int, ...]] = {
+    "50x8": (8,) * 50,
+    "40x10": (10,) * 40,
+    "20x20": (20,) * 20,
+    "10x40": (40,) * 10,
+    "4 to 140": (4, 4, 8, 8, 16, 30, 40, 60, 90, 140),
+}
+"""Sizes of the clusters, about 400 items each."""
+RARE: Mapping[str, tuple[tuple[int, ...], float, float]] = {
+    "54x2 and 148x1, 1% won": ((2,) * 54 + (1,) * 148, 0.01, 0.03),
+    "66x2 and 124x1, 1% won": ((2,) * 66 + (1,) * 124, 0.01, 0.02),
+    "200x1 graded, 1% won": ((1,) * 200, 0.01, 0.02),
+    "200x1 graded, 2% won": ((1,) * 200, 0.02, 0.03),
+    "40x10, 1% won": ((10,) * 40, 0.01, 0.1),
+    "100x1 and 5x50, 1% won": ((1,) * 100 + (50,) * 5, 0.01, 0.1),
+    "200 of 1 to 60, 5% won": (tuple(max(1, 60 // (i + 1)) for i in range(200)), 0.05, 0.1),
+}
+"""Clusters that are won or lost whole and rarely: sizes, share that is won, points lost.
+
+The first three are how built-in suites are drawn, the last two how users' conversations may lie.
+"""
+
+
+def pairs(
+    rng: np.random.Generator, runs: int, n: int, gain: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Draw numbers of won and of lost items of n independent ones that differ on PSI of them."""
+    shares = [(PSI + gain) / 2, (PSI - gain) / 2, 1 - PSI]
+    drawn_R_3 = rng.multinomial(n, shares, size=runs)
+    return drawn_R_3[:, 0], drawn_R_3[:, 1]
+
+
+def ternary(rng: np.random.Generator, runs: int, sizes: tuple[int, ...], gain: float) -> Floats:
+    """Draw differences of -1, 0 and 1 whose latent normal has the intraclass correlation ICC."""
+    cluster_N = np.repeat(np.arange(len(sizes)), sizes)
+    latent_R_N = rng.standard_normal((runs, len(cluster_N)), dtype=np.float32)
+    latent_R_N *= math.sqrt(1 - ICC)
+    shared_R_G = rng.standard_normal((runs, len(sizes)), dtype=np.float32)
+    latent_R_N += math.sqrt(ICC) * shared_R_G[:, cluster_N]
+    high, low = -special.ndtri((PSI + gain) / 2), special.ndtri((PSI - gain) / 2)
+    found_R_N: Floats = (latent_R_N > high).astype(np.float32) - (latent_R_N < low)
+    return found_R_N
+
+
+def noisy(rng: np.random.Generator, runs: int, sizes: tuple[int, ...]) -> Floats:
+    """Draw differences of grades by a judge who is sure of some clusters and guesses at others.
+
+    Quality is common to both arms; the error has a standard deviation of 0.05 to 0.5 by cluster
+    and grades are cut to [0, 1].
+    """
+    cluster_N = np.repeat(np.arange(len(sizes)), sizes)
+    shape = (runs, len(cluster_N))
+    quality_R_N = rng.random(shape, dtype=np.float32)
+    spread_R_N = rng.uniform(0.05, 0.5, (runs, len(sizes))).astype(np.float32)[:, cluster_N]
+    arms = []
+    for _ in range(2):
+        mood_R_N = rng.standard_normal((runs, len(sizes)), dtype=np.float32)[:, cluster_N]
+        error_R_N = math.sqrt(1 - ICC) * rng.standard_normal(shape, dtype=np.float32)
+        error_R_N += math.sqrt(ICC) * mood_R_N
+        arms.append(np.clip(quality_R_N + spread_R_N * error_R_N, 0, 1))
+    difference_R_N: Floats = arms[1] - arms[0]
+    return difference_R_N
+
+
+def broken(rng: np.random.Generator, runs: int, sizes: tuple[int, ...], share: float) -> Floats:
+    """Draw differences where each cluster is lost whole with a probability, else nothing moves."""
+    lost_R_G = rng.random((runs, len(sizes))) < share
+    return -lost_R_G[:, np.repeat(np.arange(len(sizes)), sizes)].astype(np.float32)
+
+
+def rare(
+    rng: np.random.Generator, runs: int, sizes: tuple[int, ...], gained: float, lost: float
+) -> Floats:
+    """Draw differences where each cluster is won whole, lost whole or does not move."""
+    drawn_R_G = rng.random((runs, len(sizes)), dtype=np.float32)
+    moved_R_G = (drawn_R_G > 1 - gained).astype(np.float32) - (drawn_R_G < lost)
+    found_R_N: Floats = moved_R_G[:, np.repeat(np.arange(len(sizes)), sizes)]
+    return found_R_N
