@@ -13,17 +13,18 @@ ARGS ?=
 bin := .venv/bin
 ready := .venv/installed
 
-.PHONY: help run test check bench vllm vllm-install vllm-test constraints clean
+.PHONY: help run test check bench vllm vllm-install vllm-test bfcl-install bfcl-test inspect-install \
+  inspect-test constraints clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 run: $(ready) ## set up, then the whole loop over the bundled traces
 	@$(bin)/python -m infra.base_model --out $(BASE) >/dev/null
 	@$(bin)/flows run --config $(CONFIG) $(ARGS)
 
-test: $(ready) ## set up, then the tests that need no vLLM
-	@$(bin)/python -m pytest $(ARGS)
+test: $(ready) ## set up, then the tests that need no vLLM, on every core
+	@$(bin)/python -m pytest -n logical --maxprocesses 8 --dist loadfile $(ARGS)
 
 check: $(ready) ## style and types
 	@$(bin)/ruff check .
@@ -39,11 +40,23 @@ vllm: vllm-install ## install vLLM in .venv-vllm and serve the base model on POR
 	@$(bin)/python -m infra.vllm_server --base $(BASE) --port $(PORT) $(ARGS)
 
 vllm-install: $(ready) ## install vLLM in .venv-vllm
-	@PYTHON="$(PYTHON)" infra/install_vllm.sh .venv-vllm
+	@PYTHON="$(PYTHON)" infra/install_environment.sh vllm .venv-vllm
 
 vllm-test: vllm-install ## the tests that need the real vLLM
 	@$(bin)/python -m infra.base_model --out $(BASE) >/dev/null
 	@$(bin)/python -m pytest -m vllm $(ARGS)
+
+bfcl-install: $(ready) ## install the checker of the suite 'bfcl' in .venv-bfcl
+	@PYTHON="$(PYTHON)" infra/install_environment.sh bfcl .venv-bfcl
+
+bfcl-test: bfcl-install ## the tests that need it
+	@$(bin)/python -m pytest -m bfcl $(ARGS)
+
+inspect-install: $(ready) ## install inspect-ai, for suites that are its tasks, in .venv-inspect
+	@PYTHON="$(PYTHON)" infra/install_environment.sh inspect .venv-inspect
+
+inspect-test: inspect-install ## the tests that need it
+	@$(bin)/python -m pytest -m inspect $(ARGS)
 
 constraints: $(ready) ## write the versions in .venv to constraints.txt
 	@head -2 constraints.txt >.constraints.tmp
@@ -51,7 +64,7 @@ constraints: $(ready) ## write the versions in .venv to constraints.txt
 	@mv .constraints.tmp constraints.txt
 
 clean: ## remove environments and caches; .mol, the loop's state, stays
-	rm -rf .venv .venv-vllm build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .venv-vllm .venv-bfcl .venv-inspect build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -not -path './.mol/*' -prune -exec rm -rf {} +
 
 $(ready): pyproject.toml constraints.txt
@@ -60,4 +73,6 @@ $(ready): pyproject.toml constraints.txt
 	@echo "Setting up .venv (1.9 GB, about 2 minutes, once) ..."
 	@"$(PYTHON)" -m venv .venv
 	@$(bin)/python -m pip -qq --disable-pip-version-check install -c constraints.txt -e '.[test]'
+	@$(bin)/python -m pip --disable-pip-version-check install -c constraints.txt -e '.[suites]' >.venv/suites.log 2>&1 \
+	  || echo "The suite reasoning-gym is left out: it needs a C compiler (.venv/suites.log)." >&2
 	@touch $@

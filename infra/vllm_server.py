@@ -15,6 +15,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +30,10 @@ VENV = Path(__file__).parents[1] / ".venv-vllm"
 BASE_NAME = "base"
 MODULE = "vllm.entrypoints.openai.api_server"
 STARTUP_LIMIT_S = 600.0
+_SOCKET_NAME_CHARS = 36
+"""A UUID."""
+_SOCKET_PATH_BYTES = 103
+"""What the path of a socket may have, its end not counted; on Linux four more."""
 
 
 class VllmNotInstalled(MolError, FileNotFoundError):
@@ -45,7 +50,7 @@ def start(
     port: int = 0,
     lora_modules: Mapping[str, Path] | None = None,
     *,
-    max_loras: int = 8,
+    max_loras: int = 16,
     max_lora_rank: int = 16,
     max_model_len_tokens: int = 2048,
     max_num_seqs: int = 32,
@@ -62,7 +67,9 @@ def start(
         port: 0 takes a free one.
         lora_modules: PEFT folders to have loaded from the start, by served name.
         max_loras: adapters that can be in one batch; also how many vLLM keeps before it
-            silently evicts the least recently used.
+            silently evicts the least recently used. Unloading frees no slot, and once all were
+            used, the CPU build (0.32) gives the base in a mixed batch the adapter in the last one:
+            start it anew before so many have been loaded.
         max_lora_rank: one of 1, 8, 16, 32, 64, 128, 256, 320, 512.
         max_model_len_tokens: prompt and answer together.
         max_num_seqs: requests in one batch.
@@ -97,12 +104,22 @@ def start(
     if lora_modules:
         options += ["--lora-modules", *(f"{n}={p.resolve()}" for n, p in lora_modules.items())]
     url = f"http://{HOST}:{port}"
-    server = start_child(MODULE, [*options, *extra], _environment(), log, python)
-    try:
-        _wait_until_ready(server, url, log, say)
-        yield url
-    finally:
-        stop_child(server, stop_limit_s)
+    with _temporary_folder() as folder:
+        environment = _environment() | {"TMPDIR": folder}
+        server = start_child(MODULE, [*options, *extra], environment, log, python)
+        try:
+            _wait_until_ready(server, url, log, say)
+            yield url
+        finally:
+            stop_child(server, stop_limit_s)
+
+
+def _temporary_folder() -> "tempfile.TemporaryDirectory[str]":
+    """Make a folder for what vLLM puts into the temporary one and leaves there: its sockets."""
+    made = Path(tempfile.gettempdir(), f"mol-vllm-{'x' * 8}", "x" * _SOCKET_NAME_CHARS)
+    usual = len(os.fsencode(made)) <= _SOCKET_PATH_BYTES
+    place = None if usual else "/tmp"  # noqa: S108 - the folder in it is made for us alone
+    return tempfile.TemporaryDirectory(prefix="mol-vllm-", dir=place, ignore_cleanup_errors=True)
 
 
 def _options(
@@ -140,6 +157,8 @@ def _environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k != "VLLM_SERVER_DEV_MODE"}
     defaults = {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 23,000 tokens of the default base
+        # What was compiled once stays for the next start, beside the folder that goes.
+        "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")),
     }
     fixed = {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
