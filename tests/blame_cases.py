@@ -13,13 +13,17 @@ from serving.records import Feedback, Hop, Turn, canonical_json
 from traces.attribution.blame import Blame, Context, blame
 from traces.attribution.outcomes import settle
 from traces.attribution.structure import RULES, Rule
+from traces.attribution.tool_results import Elsewhere
 
+FOURTEEN = {"call-1": [Elsewhere('{"lamps": 14}', later_s, False) for later_s in (-60.0, 90.0)]}
 ROUTE = hop("route", "L0", completion=says("L2"))
 LIGHT = (
     '[{"type": "function", "function": {"name": "light", "parameters": {"type": "object",'
     ' "properties": {"room": {"type": "string"}}, "required": ["room"]}}}]'
 )
+ROOMS = LIGHT.replace('"string"', '"string", "enum": ["kitchen", "attic"]')
 FAILED = signal(value=0.0)
+SHOWN = signal(value=0.0, name="call_schema", source="derived", annotator="code")
 CALL_FAILED = signal(value=0.0, name="tool_call")
 
 
@@ -35,6 +39,8 @@ class BlameCase:
     earlier: tuple[Turn, ...] = ()
     later: Callable[[], tuple[Turn, float]] | None = None
     summaries: dict[str, tuple[str, str]] = field(default_factory=dict)
+    elsewhere: dict[str, list[Elsewhere]] = field(default_factory=dict)
+    shapes: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def judge(self, rules: tuple[tuple[str, Rule], ...] = RULES) -> Blame | None:
         """Return the verdict of some rules on this turn."""
@@ -43,7 +49,7 @@ class BlameCase:
         if self.later is not None:
             again, value = self.later()
             later = ((again, settle(again, [signal(value=value, name="tool_call")])),)
-        context = Context(self.earlier, later, self.summaries)
+        context = Context(self.earlier, later, self.summaries, self.elsewhere, self.shapes)
         return blame(turn, self.hops, settle(turn, self.feedback), context, PROFILE, rules)
 
     def found(self, rules: tuple[tuple[str, Rule], ...] = RULES) -> Any:
@@ -108,6 +114,7 @@ CODE = 'print("Biscuit")'
 CAT = told("L0", "What is my cat called?", "Your cat is called Biscuit.")
 SENT = home("Light where I said.", answer=calls("light", room="attic"))
 KITCHEN = "Light in the kitchen."
+ASKED = spoken('{"lamps": 14}', "")
 RAMBLING = " ".join(f"and {n} more words" for n in range(60))
 
 CASES: tuple[BlameCase, ...] = (
@@ -226,8 +233,30 @@ CASES: tuple[BlameCase, ...] = (
         )),
     ),
     BlameCase(
+        "equal calls of others agree on the right answer", ("tool", None, "tool_disputed", 2),
+        (short("14"),), spoken('{"lamps": 77}', "Those were some."), elsewhere=FOURTEEN,
+    ),
+    BlameCase(
+        "they were a day ago", ("tool", None, "tool_lacking", 2), (short("14"),),
+        spoken('{"lamps": 77}', "Those were some."),
+        elsewhere={"call-1": [x._replace(later_s=-9e4) for x in FOURTEEN["call-1"]]},
+    ),
+    BlameCase(
+        "the result is text and others are not", ("tool", None, "tool_unlike", 2),
+        (short("14"),), spoken("no lamps 14 today", "Those were some."),
+        shapes={"light": {"object": 40}},
+    ),
+    BlameCase(
         "the answer repeats a wrong result", ("tool", None, "tool_untrue", 2), (short("14"),),
         spoken('{"lamps": 77}', "Those were 77 lamps."),
+    ),
+    BlameCase(
+        "the right answer is nowhere in the result", ("tool", None, "tool_lacking", 2),
+        (short("14"),), spoken('{"lamps": 77}', "Those were some lamps."),
+    ),
+    BlameCase(
+        "the right answer may be worked out", ("adapter:L1", None, "other_verifier", 1),
+        (short("14"),), spoken('{"old": 4, "new": 8, "dim": 2}', "Those were some lamps."),
     ),
     BlameCase(
         "the answer misreads a right result", ("adapter:L1", None, "other_verifier", 1),
@@ -268,6 +297,17 @@ CASES: tuple[BlameCase, ...] = (
         {"request": "Print its name."}, (CAT,), None, {"t0": ("h0", "The cat is Biscuit.")},
     ),
     BlameCase(
+        "a name that the summary made up", ("summary:L0", None, "summary_untrue", None), (FAILED,),
+        (ROUTE, hop(messages=(user("(The cat is Muffin.) Print it."),), completion=says("Muffin"))),
+        {"request": "Print it."}, (CAT,), None, {"t0": ("h0", "The cat is Muffin.")},
+    ),
+    BlameCase(
+        "a room that the tools list and the summary lost",
+        ("summary:L0", None, "summary_lost", None), (light("kitchen"),),
+        (ROUTE, home("Light that room.", answer=calls("light", room="attic"), tools=ROOMS)),
+        {"request": "Light that room."}, (told("L0", "Where am I?", "In the kitchen."),),
+    ),
+    BlameCase(
         "nobody said which room", ("user", None, "underspecified", 1), (light("kitchen"),),
         (ROUTE, home("Light, please.", answer=calls("light", room="attic"))),
         {"request": "Light, please."},
@@ -282,6 +322,11 @@ CASES: tuple[BlameCase, ...] = (
         (signal("edit", None, correction=calls("light", room="kitchen")),),
         (ROUTE, home("Light, please.", answer=calls("light", room="attic"))),
         {"request": "Light, please."},
+    ),
+    BlameCase(
+        "the same, of a call that shows by itself", ("user", None, "unsaid", 1),
+        (SHOWN, signal("edit", None, correction=calls("light", room="kitchen"))),
+        (ROUTE, home("Light, please.", answer=calls("light"))), {"request": "Light, please."},
     ),
     BlameCase(
         "the request ends where it should name something", ("user", None, "vague", 1),
@@ -318,6 +363,13 @@ CASES: tuple[BlameCase, ...] = (
         "cut while it went on and on", ("adapter:L0", None, "own_verifier", 1),
         (short("Oslo", "short_answer"),),
         (ROUTE, hop(slot="L0", finish_reason="length", completion=says(RAMBLING))),
+    ),
+    BlameCase(
+        "the last call, which shows by itself", ("adapter:L1", None, "broken_call", 2), (SHOWN,),
+        (*ASKED[:2], ASKED[2].model_copy(update={"completion": calls("lamp")})),
+    ),
+    BlameCase(
+        "what shows by itself", ("adapter:L2", None, "other_verifier", 1), (SHOWN,),
     ),
     BlameCase(
         "a call that no tool takes", ("adapter:L1", None, "broken_call", 1), (CALL_FAILED,),

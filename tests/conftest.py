@@ -5,6 +5,10 @@ read them when they are imported.
 """
 
 import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +30,30 @@ os.environ.update(
         "NO_COLOR": "1",  # help texts and tables are compared as plain text
     }
 )
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # A core each: threads of several test processes would only wait for one another.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_configure() -> None:
+    """Let a run that is ended remove what it made, as one that is interrupted does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def private_temporary_folder() -> Iterator[None]:
+    """Remove what tests, and libraries below them, leave in the temporary folder."""
+    usual = os.environ.get("TMPDIR")
+    folder = tempfile.mkdtemp(prefix="mol-tests-")
+    os.chmod(folder, 0o711)  # servers and confined code run as other users in it
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    yield
+    tempfile.tempdir = None
+    if usual is None:
+        del os.environ["TMPDIR"]
+    else:
+        os.environ["TMPDIR"] = usual
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,10 +1,14 @@
-"""Adapters for the tiny base and short calls of the embedded engine, for its tests."""
+"""Adapters for the tiny base and short calls of an engine, embedded or behind an address."""
 
+import asyncio
 import hashlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from serving.embedded import EmbeddedEngine
 from serving.engine import ChatRequest, ChatResult
+from serving.openai_engine import OpenAIEngine
 from serving.records import Message
 
 
@@ -45,3 +49,16 @@ def digest(engine: EmbeddedEngine) -> str:
         if "lora_" not in name:
             found.update(name.replace(".base_layer", "").encode() + tensor.numpy().tobytes())
     return found.hexdigest()
+
+
+def use(url: str, call: Callable[[OpenAIEngine], Awaitable[Any]]) -> Any:
+    """Return what a call of the engine at an address gives; its sockets are closed."""
+
+    async def run() -> Any:
+        engine = OpenAIEngine(url)
+        try:
+            return await call(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())

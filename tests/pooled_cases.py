@@ -29,7 +29,7 @@ class PooledCase:
             turn=turn_of([hop()], decision=self.decision),
             names=self.names,
             router="L0",
-            **({name: Tally() for name in TALLIES} | {"others": {}} | self.tallies),
+            **({name: Tally() for name in TALLIES} | {"others": {}, "home": None} | self.tallies),
         )
         for _, rule in rules:
             changed = rule(kin)
@@ -39,16 +39,23 @@ class PooledCase:
 
 
 TALLIES = (
-    "here", "version", "predecessor", "version_overall", "predecessor_overall", "away", "naming",
+    "here", "version", "predecessor", "version_overall", "predecessor_overall", "whole", "away",
+    "naming",
 )  # fmt: skip
 ADAPTER = {"klass": "adapter", "slot": "L2", "confidence": 0.7}
 VERIFIED = ADAPTER | {"rule": "own_verifier", "confidence": 0.9}
+CUT = {"klass": "unknown", "confidence": 0.0, "rule": "truncated"}
 ROUTER = {"klass": "router", "slot": "L0", "confidence": 0.9, "right_slot": "L1"}
+ABROAD: dict[str, Any] = {"others": {"L1": Tally(40, 36)}, "home": "L1"}
 
 POOLED_CASES = (
     PooledCase("nothing is known of similar requests", None, ("adapter:L2", 0.7), ADAPTER),
     PooledCase(
         "the slot that answered does as well as the one named", "as_good_here", ("unknown", 0.0),
+        ROUTER, {"here": Tally(20, 15), "others": {"L1": Tally(40, 30)}, "close": 5},
+    ),
+    PooledCase(
+        "it does as well, but with other requests", None, ("router:L0", 0.9),
         ROUTER, {"here": Tally(20, 15), "others": {"L1": Tally(40, 30)}},
     ),
     PooledCase(
@@ -61,11 +68,37 @@ POOLED_CASES = (
     ),
     PooledCase(
         "another slot gets all of them, and this one fails abroad", "better_elsewhere",
-        ("router:L0", 0.8), ADAPTER, {"away": Tally(12, 1), "others": {"L1": Tally(40, 36)}},
+        ("router:L0", 0.8), ADAPTER, ABROAD | {"away": Tally(12, 1)},
     ),
     PooledCase(
         "another slot gets all of them, and this one does well abroad", None,
-        ("adapter:L2", 0.7), ADAPTER, {"away": Tally(12, 11), "others": {"L1": Tally(40, 36)}},
+        ("adapter:L2", 0.7), ADAPTER, ABROAD | {"away": Tally(12, 11)},
+    ),
+    PooledCase(
+        "another slot succeeds more, but this one did well with the same words", None,
+        ("adapter:L2", 0.7), ADAPTER,
+        {"here": Tally(10, 1), "others": {"L1": Tally(40, 36)}, "close": 1},
+    ),
+    PooledCase(
+        "another slot succeeds more, and the answer was cut", "better_elsewhere",
+        ("router:L0", 0.8), CUT, {"here": Tally(10, 1), "others": {"L1": Tally(40, 36)}},
+    ),
+    PooledCase(
+        "others fill in what is left open", "undetermined", ("user", 0.92), ADAPTER, {"ways": 4},
+    ),
+    PooledCase("two others do", "undetermined", ("user", 0.8), ADAPTER, {"ways": 2}),
+    PooledCase("one other says more", None, ("adapter:L2", 0.7), ADAPTER, {"ways": 1}),
+    PooledCase(
+        "the answer was cut, other versions' are not", "others_fit", ("adapter:L2", 0.95), CUT,
+        {"whole": Tally(20, 19)},
+    ),
+    PooledCase(
+        "the answer was cut, and so are other versions'", None, ("unknown", 0.0), CUT,
+        {"whole": Tally(20, 8)},
+    ),
+    PooledCase(
+        "similar requests belong nowhere", None, ("adapter:L2", 0.7), ADAPTER,
+        {"away": Tally(12, 1), "others": {"L1": Tally(40, 36)}},
     ),
     PooledCase(
         "two turns prove nothing", None, ("adapter:L2", 0.7),

@@ -6,6 +6,7 @@ for which slot. Everything else in the loop is the real part.
 """
 
 import asyncio
+import json
 import random
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +16,12 @@ from tiny import make_tiny_base
 
 from examples.record import record_traffic, write_spool
 from flows.config import Settings
-from promotion.suites.world import ConversationPlan, plan_traffic
+from promotion.suites.world import ConversationPlan, make_tasks, plan_traffic
+from serving.disk import write_atomic
 from serving.engine import ChatRequest, ChatResult, OnDelta
+from serving.own_view import route_view
 from serving.records import Message
+from serving.slots import load_profile
 
 FIRST_DAY = datetime(2026, 11, 2, tzinfo=UTC)
 
@@ -74,6 +78,24 @@ def make_spool(folder: Path, turns: int = 260, seed: int = 3) -> Path:
     return folder
 
 
+def make_words(folder: Path) -> Path:
+    """Write a suite of routing in the traffic's own phrasings with other values; return its file.
+
+    A random model learns words and nothing of what they mean: the gate's own phrasings, in words
+    that no traffic has, are beyond it.
+    """
+    path = folder / "words.jsonl"
+    profile = load_profile()
+    lines: list[dict[str, Any]] = [{"suite": "words", "slot": "L0", "choices": profile.labels}]
+    for slot in profile.labels:
+        for task in make_tasks(slot, 75, 5, "traffic"):
+            messages = [message.to_openai() for message in route_view(profile, task.text)]
+            reference = {"verifier": "short_answer", "accepted": [slot]}
+            lines.append({"messages": messages, "reference": reference})
+    write_atomic(path, "\n".join(map(json.dumps, lines)).encode())
+    return path
+
+
 def tiny_settings(home: Path, base: Path, sources: tuple[Path, ...], **changes: Any) -> Settings:
     """Return settings for a cycle of seconds."""
     return Settings.model_validate(
@@ -82,9 +104,19 @@ def tiny_settings(home: Path, base: Path, sources: tuple[Path, ...], **changes: 
             "base": base,
             "sources": sources,
             "training": {"epochs": 20, "learning_rate": 3e-3, "batch_size": 16, "threads": 1},
-            # Eight templates of chat cannot exclude a smaller loss than 0.31.
-            "gate": {"margin": 0.4},
-            "suites": {"primary": 64, "guard": 32, "bystander": 1},
+            "gate": {
+                "margins": {"skill": 0.4, "handover": 0.4, "route": 0.4},
+                "latency_items": 0,
+            },
+            "suites": {
+                "primary": 64,
+                "guard": 32,
+                "bystander": 1,
+                "safety": 0,
+                "format": 0,
+                "files": [make_words(base.parent)],
+                "primary_suite": {"L0": "words"},
+            },
             "curation": {"max_duty_ratio": 20},
             "policy": {"min_blamed": 10},
             **changes,

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import attribution_speed
 from benchmarks.attribution import measure as benchmark
-from benchmarks.attribution import parse, turns_per_s
+from benchmarks.attribution import parse
 from benchmarks.faults import (
     CLASSES,
     FAULTS,
@@ -96,9 +97,11 @@ def test_wilson_is_the_notes_interval() -> None:
     assert wilson(0, 0) is None
 
 
-def test_the_command_takes_fewer_turns_when_quick() -> None:
-    assert parse(["--quick"]).turns < parse([]).turns == 100_000
-    assert turns_per_s(200) > 0
+def test_speed_is_measured_on_turns_that_call_tools_too() -> None:
+    found = attribution_speed.measure(turns=200)
+
+    assert found.keys() == {"plain", "calling"}
+    assert all(rate > 0 for rate in found.values())
 
 
 @pytest.mark.skipif(not SHIPPED.is_file(), reason="no set was recorded")
@@ -126,6 +129,7 @@ def test_the_one_command_reports_every_area_and_says_what_has_no_data(
     assert 0 < found["equal_arms_false_router"] <= 0.05
     assert 0.9 < found["ope_coverage"] < 1
     assert found["turns_per_s"] > 0
+    assert found["calling_turns_per_s"] > 0
     assert set(found["signals"]["sources"]) == {"bundled"}
     said = capsys.readouterr().err
     assert "faults is not measured" in said

@@ -277,3 +277,20 @@ def test_an_explored_failure_teaches_the_router_nothing():
 def test_the_base_model_s_answer_teaches_no_slot(slot):
     hops = [route_hop("Sort.", "L2"), hop("base", [user("Sort.")], says("x"), served_name="base")]
     assert from_turn(bundle(slot="base", hops=hops), slot).candidates == ()
+
+
+@pytest.mark.parametrize("slot", ["L2", "L0"])
+def test_a_version_that_was_rolled_back_teaches_nothing_wherever_it_had_a_part(slot: str) -> None:
+    served, routed, other = "3fa9c1d2e4b5", "aaaaaaaaaaaa", "bbbbbbbbbbbb"
+    view = [user("request t1")]
+    hops = [
+        route_hop("request t1", "L2", served_name=f"L0@{routed}"),
+        hop("L2", view, None, served_name=f"L2@{other}", status="engine_error"),
+        hop("L2", view, says("an answer")),
+    ]
+    hops[2] = hops[2].model_copy(update={"supersedes": hops[1].hop_id})
+    made = bundle(hops=hops)
+    assert harvest(made, slot, PROFILE, CONFIG, frozenset({"c" * 12})).reason is None
+    for gone in (served, routed, other):
+        found = harvest(made, slot, PROFILE, CONFIG, frozenset({gone}))
+        assert (found.candidates, found.reason) == ((), reasons.ROLLED_BACK)

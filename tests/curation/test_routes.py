@@ -184,3 +184,11 @@ def test_the_digest_follows_the_rows():
     assert harvest_routes([bundle("t1"), bundle("t2", slot="L1")], PROFILE, CONFIG).digest != (
         one.digest
     )
+
+
+def test_a_version_that_was_rolled_back_routes_for_nobody() -> None:
+    made = bundle()
+    assert isinstance(route_row(made, PROFILE, CONFIG), RouteRow)
+    gone = frozenset({"3fa9c1d2e4b5"})
+    assert route_row(made, PROFILE, CONFIG, gone) == reasons.ROLLED_BACK
+    assert harvest_routes([made], PROFILE, CONFIG, gone).dropped == {reasons.ROLLED_BACK: 1}

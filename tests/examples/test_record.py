@@ -160,7 +160,7 @@ def test_a_verifiers_verdict_can_be_repeated_from_its_reference(records) -> None
     for signal in verdicts:
         turn = turns[signal.target_id]
         answers = [hops[h] for h in turn.hop_ids if hops[h].role == "answer"]
-        reference = reference_of(turn, answers, [signal])
+        reference = reference_of([signal])
         assert reference is not None
         check = checker(reference, TOOLS)
         assert check is not None

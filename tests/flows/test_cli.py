@@ -74,8 +74,13 @@ def test_help_loads_nothing_heavy():
 
 
 @pytest.mark.parametrize(
-    "words", [["run", "bogus"], ["nonsense"], ["run", "ingest", "a", "b"]], ids=" ".join
-)
+    "words",
+    [
+        ["run", "bogus"], ["nonsense"], ["run", "ingest", "a", "b"], ["run", "attribute", "extra"],
+        ["traces", "list", "--since", "999999d"], ["traces", "list", "--since", "200000w"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
 def test_wrong_usage_has_status_2(words):
     assert flows(*words).returncode == 2
 
@@ -136,8 +141,6 @@ def test_a_truncated_last_line_waits_and_the_rest_comes_in(prefect, spool, tmp_p
     [
         ["run", "curate", "--slot", "L9"],
         ["run", "cycle", "--slot", "L9"],
-        ["rollback", "L9"],
-        ["promote", "L9"],
     ],
     ids=" ".join,
 )
@@ -145,6 +148,12 @@ def test_an_unknown_slot_is_named_with_those_there_are(words, tmp_path):
     home = tmp_path / "home"
     assert_one_line(flows(*words, "--home", home), "'L9'", "L0, L1, L2, L3")
     assert not home.exists()
+
+
+@pytest.mark.parametrize("command", ["rollback", "promote"])
+def test_an_unknown_slot_of_the_registry_is_named_with_those_there_are(command, tmp_path):
+    done = flows(command, "L9", "--home", tmp_path / "home")
+    assert_one_line(done, "'L9'", "'L0', 'L1', 'L2', 'L3'", "flows slots list")
 
 
 @pytest.mark.parametrize("stage", ["curate", "train", "gate", "promote"])
@@ -249,3 +258,34 @@ def test_an_altered_adapter_is_refused(looped, tmp_path):
 
 def test_promoting_what_the_gate_did_not_judge_is_refused(looped):
     assert_one_line(flows("promote", "L0", "--home", looped.home), "flows run gate")
+
+
+_LONG_QUERY = """
+import os, signal, sys, threading
+from pathlib import Path
+from flows import cli
+from traces.storage.lake import Lake
+
+def app():
+    with Lake.open(Path(sys.argv[1])) as lake:
+        lake.connection.execute("CREATE TEMP TABLE long AS FROM range(1000000) r(n)")
+        threading.Timer(1, os.kill, [os.getpid(), signal.SIGINT]).start()
+        try:
+            lake.connection.execute("SELECT sum(sqrt(a.n + b.n)) FROM long a, long b")
+        finally:
+            lake.connection.execute("SELECT 1")
+
+cli.app = app
+cli.main()
+"""
+
+
+def test_an_interrupt_within_a_query_ends_as_any_other(tmp_path: Path) -> None:
+    """DuckDB raises an error of its own, and its other threads would go on for hours."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LONG_QUERY, tmp_path],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == 130
+    assert done.stderr == "flows: interrupted; run the same command again to go on.\n"

@@ -73,3 +73,18 @@ def test_what_is_learnt_does_not_depend_on_where_it_lies():
     here, there = Settings(home=Path("a")), Settings(home=Path("b"))
     assert here.learning_digest == there.learning_digest
     assert here.learning_digest != Settings(seed=1).learning_digest
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("url", "postgresql+psycopg://mol:hunter2@db/registry"),
+        ("url", "postgresql://db/registry?password=hunter2"),
+        ("mirror", "https://ann:hunter2@mlflow"),
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_not_repeated(name: str, address: str):
+    with pytest.raises(SettingsInvalid, match=f"registry.{name}.*environment") as refusal:
+        load_settings(None, [f"--registry.{name}", address])
+    assert "hunter2" not in str(refusal.value)
+    assert "ann" not in str(refusal.value)

@@ -9,12 +9,10 @@ import gzip
 import json
 import multiprocessing
 import signal
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from cycle_kills import REACHED, run_until
 from tiny_loop import tiny_settings
 
 from benchmarks.loop import read_spool
@@ -54,7 +52,7 @@ def end_state(settings: Settings) -> dict[str, Any]:
         for folder in ("datasets", "adapters", "gates", "evals", "cycles")
     }
     (result,) = (p for p in (home / "cycles").glob("*.json") if "settings" not in p.name)
-    verdict = json.loads(result.read_text()) | {"cycle_s": None}
+    verdict = json.loads(result.read_text()) | {"cycle_s": None, "ended_at": None}
     return {"rows": rows, "slots": slots, "events": events, "names": names, "verdict": verdict}
 
 
@@ -100,35 +98,15 @@ def test_a_cycle_without_evidence_trains_nothing(tiny_base, spool, tmp_path):
     assert not (settings.home / "datasets").exists()
 
 
-def _catalog(home: Path) -> bool:
-    return (home / "lake" / "catalog.sqlite").exists()
-
-
-def _inside(folder: str, pattern: str = "[!.]*") -> Callable[[Path], bool]:
-    return lambda home: any((home / folder).glob(pattern))
-
-
-KILLS: list[tuple[str, Callable[[Path], bool]]] = [
-    ("ingest", _catalog),
-    ("curate", _inside("datasets", ".*")),
-    ("train", _inside("runs")),
-    ("gate", _inside("evals")),
-    ("promote", _inside("gates")),
-]
-
-
 def test_killed_in_every_stage_it_ends_the_same(finished, tiny_base, spool, tmp_path):
     settings, _ = finished
     killed = settings.model_copy(update={"home": tmp_path / "home"})
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trl", "prefect", "great_expectations", "flows.manual"])
     survived = []
-    for stage, reached in KILLS:
-        process = context.Process(target=manual.run, args=(killed, "cycle"))
+    for stage in REACHED:
+        process = context.Process(target=run_until, args=(killed, stage))
         process.start()
-        while process.is_alive() and not reached(killed.home):
-            time.sleep(0.002)
-        process.kill()
         process.join()
         if process.exitcode != -signal.SIGKILL:
             survived.append(stage)

@@ -83,8 +83,19 @@ def settings_for(url: str, home: Path) -> Settings:
             "first_adapters": ROOT / "examples" / "adapters",
             "engine": url,
             "slot": "L1",
-            "suites": {"primary": 32, "guard": 30, "bystander": 2},
-            "gate": {"margin": 0.3},
+            "suites": {
+                "primary": 32,
+                "guard": 30,
+                "bystander": 2,
+                "safety": 0,
+                "format": 0,
+                "living": 0,
+            },
+            "gate": {
+                "margins": {"skill": 0.3, "handover": 0.3},
+                "latency_items": 0,
+                "drift_items": 2,  # a request for each token of each answer and version
+            },
         }
     )
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from flows import story
 from flows.cli import app
-from flows.config import load_settings
-from flows.judging import JudgeStopped, attribute_and_judge, refuse_stopped
+from flows.config import SettingsInvalid, load_settings
+from flows.judging import JUDGE_KEY, JudgeStopped, attribute_and_judge, refuse_stopped
 from serving.child import HOST, free_port
 from traces.ingest import ingest
 
@@ -62,8 +62,43 @@ def test_a_judge_that_is_not_there_stops_nothing_but_is_told(tmp_path: Path) -> 
     report = attribute_and_judge(settings)
 
     assert report.turns == 3
-    with pytest.raises(JudgeStopped, match=r"What the judge said before is kept"):
+    with pytest.raises(JudgeStopped, match=r"'--judge'.*What the judge said before is kept"):
         refuse_stopped(report.judge)
+
+
+def test_a_key_from_the_environment_is_sent_and_v1_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ingest(tmp_path / ".mol", write_spool(tmp_path / "s.jsonl", traffic(3)))
+    heard = set()
+
+    async def guarded(request: Request) -> Response:
+        heard.add((request.url.path, request.headers.get("authorization")))
+        return await (_models(request) if request.method == "GET" else _always_a(request))
+
+    monkeypatch.setenv(JUDGE_KEY, "k-secret\n")
+    with serve_app(
+        Starlette(routes=[Route("/{path:path}", guarded, methods=["GET", "POST"])])
+    ) as url:
+        flags = ["--attribution.judge", f"{url}/v1/"]
+        report = attribute_and_judge(load_settings(None, flags, {"home": tmp_path / ".mol"}))
+
+    assert report.judge is not None
+    assert (report.judge.calls, report.judge.stopped) == (6, None)
+    assert heard == {
+        ("/v1/models", "Bearer k-secret"), ("/v1/chat/completions", "Bearer k-secret")
+    }  # fmt: skip
+    assert "k-secret" not in str(report) + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    "url", ["http://bob:SECRET@127.0.0.1:9/v1", "bob:SECRET@127.0.0.1:9", "http://h/?key=SECRET"]
+)
+def test_an_address_with_a_secret_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(SettingsInvalid, match="MOL_JUDGE_KEY") as refusal:
+        load_settings(None, ["--attribution.judge", url], {})
+
+    assert "SECRET" not in str(refusal.value)
 
 
 def test_a_judge_is_for_attribution() -> None:

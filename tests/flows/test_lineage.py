@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from registry_records import SLOTS, digest_of, report_of, version_of
+from registry_records import SLOTS, attempted, digest_of, gated, report_of, version_of
 
 from flows import lineage
 from flows.config import Settings
@@ -16,6 +16,7 @@ from promotion.registry import Registry
 from traces.analytics.views import query
 from traces.ingest import ingest
 from traces.joins.mark import learning_mark
+from traces.storage.lake import Lake
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMOTED = EXAMPLES / "promoted"
@@ -41,9 +42,9 @@ def test_tenures_are_those_of_the_registrys_log(tmp_path: Path) -> None:
         for number in (1, 2):
             registry.register(version_of(number))
         registry.bootstrap("L2", digest_of(1))
-        registry.begin_canary("L2", digest_of(2), 10, report_of(1, 2))
-        registry.begin_canary("L2", digest_of(2), 50, report_of(1, 2))
-        registry.promote("L2", digest_of(2), 3, report_of(1, 2))
+        registry.begin_canary("L2", digest_of(2), 10, gated(registry, 1, 2))
+        registry.begin_canary("L2", digest_of(2), 50, gated(registry, 1, 2))
+        registry.promote("L2", digest_of(2), 3, gated(registry, 1, 2))
         registry.rollback("L2")
         events, history = registry.events(), registry.history("L2")
 
@@ -74,11 +75,12 @@ def test_a_version_has_the_report_that_promoted_it_else_the_newest(tmp_path: Pat
             registry.register(version_of(number))
         registry.bootstrap("L2", digest_of(1))
         versions, before = registry.versions(), registry.events()
-        registry.promote("L2", digest_of(2), 1, early)
+        registry.promote("L2", digest_of(2), 1, attempted(registry, early))
         after = registry.events()
 
     def verdicts(events: object) -> dict[str, str | None]:
-        rows = lineage.adapter_rows(versions, events, [early, late])  # type: ignore[arg-type]
+        used = {event.report_key for event in events}  # type: ignore[attr-defined]
+        rows = lineage.adapter_rows(versions, used, [early, late])
         return {row["digest"]: row["gate_verdict"] for row in rows}
 
     assert verdicts(before) == {digest_of(1): None, digest_of(2): late.verdict}
@@ -109,6 +111,54 @@ def test_what_changed_in_the_registry_replaces_what_the_lake_said(settings: Sett
     assert query(settings.home, sql)[1] == [("85e412084850",)]
 
 
+def _said(settings: Settings) -> list[list[tuple[object, ...]]]:
+    return [
+        sorted(query(settings.home, f"SELECT * FROM {table}")[1], key=str)
+        for table in ("adapters", "tenures")
+    ]
+
+
+def test_publishing_bit_by_bit_says_what_publishing_at_once_would(settings, tmp_path) -> None:
+    """A slot's life, told to the lake after each step, and to a fresh lake at the end."""
+    steps = (
+        lambda r: [r.register(version_of(n, slot="L2")) for n in (1, 2, 3)],
+        lambda r: r.bootstrap("L2", digest_of(1)),
+        lambda r: r.configure("L2", {"description": "code"}),
+        lambda r: r.begin_canary("L2", digest_of(2), 10, gated(r, 1, 2)),
+        lambda r: r.end_canary("L2"),
+        lambda r: r.promote("L2", digest_of(2), 4, gated(r, 1, 2)),
+        lambda r: r.rollback("L2"),
+        lambda r: r.configure("L2", {"description": "Python"}),
+        lambda r: r.begin_canary("L2", digest_of(3), 5, gated(r, 1, 3)),
+        lambda r: r.promote("L2", digest_of(3), 8, gated(r, 1, 3)),
+    )
+    save_report(settings.home, report_of(1, 2))
+    (settings.home / "registry.sqlite").unlink()
+    with Registry.open(settings.home, SLOTS) as registry:
+        for number, step in enumerate(steps):
+            step(registry)
+            if number in (1, 3, 4, 6, 9):
+                lineage.publish(settings)
+    assert lineage.publish(settings) == 0
+    bit_by_bit = _said(settings)
+    assert any(row for row in bit_by_bit[1] if digest_of(3) in row)
+    with Lake.open(settings.home) as lake:
+        lake.commit(lambda c: [c.execute(f"DELETE FROM {t}") for t in ("adapters", "tenures")])
+    lineage.publish(settings)
+    assert _said(settings) == bit_by_bit
+
+
+def test_another_registry_replaces_what_the_lake_said_of_the_first(settings: Settings) -> None:
+    lineage.publish(settings)
+    (settings.home / "registry.sqlite").unlink()
+    with Registry.open(settings.home, SLOTS) as registry:
+        registry.register(version_of(1))
+    lineage.publish(settings)
+    adapters, tenures = _said(settings)
+    assert [row[0] for row in adapters] == [digest_of(1)]
+    assert tenures == []
+
+
 def test_what_cannot_be_published_is_said_and_undoes_nothing(settings, tmp_path, capsys) -> None:
     lineage.publish_or_say(Settings(home=tmp_path / "no lake yet"))
     assert capsys.readouterr() == ("", "")
@@ -129,11 +179,14 @@ def test_the_mark_of_learning_moves_with_the_turns(settings: Settings) -> None:
     assert learning_mark(settings.home) != before
 
 
-def test_a_report_on_disk_is_found(settings: Settings) -> None:
+def test_a_report_on_disk_is_found_if_an_attempt_ended_in_it(settings: Settings) -> None:
     with Registry.open(settings.home) as registry:
         registry.register(version_of(1))
     save_report(settings.home, report_of(None, 1))
-    lineage.publish(settings)
-
     sql = f"SELECT gate_verdict, judged_against FROM adapters WHERE digest = '{digest_of(1)}'"
+    lineage.publish(settings)
+    assert query(settings.home, sql)[1] == [(None, None)]
+
+    attempted(settings.home, report_of(None, 1))
+    lineage.publish(settings)
     assert query(settings.home, sql)[1] == [("PASS", None)]

@@ -19,8 +19,13 @@ from tiny_loop import tiny_settings
 
 from curation.routes import Routes, harvest_routes
 from flows import router, stages
+from promotion.gate import load_report, save_report
 from promotion.registry import PromotionRefused
-from serving.head import HEAD_SLOT, HeadInvalid, RouterHead, head_folder
+from promotion.signing import SignatureRefused
+from promotion.spending import alpha_of
+from promotion.standing import is_of_attempt
+from promotion.tables import Database, gate_attempts_table
+from serving.head import HEAD_SLOT, RouterHead, head_folder
 from serving.slot_table import effective_profile, read_slot_file
 from serving.slots import load_profile
 from training.artifact import base_digest
@@ -29,7 +34,7 @@ from training.router_head import TooFewRoutes, hidden_states, train_head
 pytestmark = pytest.mark.timeout(300)
 
 FLOWS = Path(sys.executable).with_name("flows")
-HOLDOUT = {"holdout_percent": 30}
+HOLDOUT = {"holdout_percent": 50}
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +100,15 @@ def test_doing_it_again_changes_nothing(settings):
     assert len(list((settings.home / "heads").iterdir())) == 1
 
 
+def test_a_damaged_report_of_something_else_stops_no_head(settings):
+    (settings.home / "gates").mkdir()
+    (settings.home / "gates" / ("0" * 64 + ".json")).write_text("{")
+    first = router.train_stage(settings)
+    again = router.train_stage(settings)
+    assert (first.verdict, again.report, again.in_force) == ("PASS", first.report, True)
+    assert [row["gate"] for row in router.show_stage(settings)] == ["PASS"]
+
+
 def shuffled(routes, seed=0):
     slots = [row.slot for row in routes.rows]
     random.Random(seed).shuffle(slots)
@@ -128,6 +142,51 @@ def test_a_head_trained_on_shuffled_labels_is_kept_out(settings):
     assert entry(settings).champion == good.head
 
 
+def test_a_head_is_judged_again_by_other_code_only_if_its_report_is_lost(settings):
+    first = router.train_stage(settings)
+    report = load_report(settings.home, first.report)
+    head = RouterHead.load(head_folder(settings.home, first.digest), first.digest)
+    items, base = router.gate_items(routes_of(settings)), base_digest(settings.base)
+    # As if other code had judged it: the same question, another report.
+    other = report.model_copy(update={"code_version": "another"})
+    database = Database(settings.home)
+    with database.writing() as connection:
+        connection.execute(gate_attempts_table.update().values(report_key=other.key))
+    save_report(settings.home, other)
+    (settings.home / "gates" / f"{report.key}.json").unlink()
+
+    async def states():
+        engine, _ = stages.open_engine(settings, base)
+        try:
+            return await hidden_states(items, engine.embed)
+        finally:
+            await engine.close()
+
+    states_N_D = asyncio.run(states())
+    assert router.judge_heads(settings, head, None, items, states_N_D, base) == other
+    (settings.home / "gates" / f"{other.key}.json").unlink()
+    again = router.judge_heads(settings, head, None, items, states_N_D, base)
+    assert (again.attempt, again.code_version) == (2, report.code_version)
+    with database.reading() as connection:
+        assert is_of_attempt(connection, again.key)
+        assert is_of_attempt(connection, other.key)
+    database.close()
+    assert router.judge_heads(settings, head, None, items, states_N_D, base).key == again.key
+
+
+def test_each_night_is_the_next_attempt_though_its_held_out_turns_are_a_few_more(settings):
+    routes, base = routes_of(settings), base_digest(settings.base)
+    made, states_N_D = asyncio.run(router.train_and_embed(settings, routes, base, None))
+    items = router.gate_items(routes)
+    counted = []
+    for n in (len(items) - 1, len(items), len(items)):
+        report = router.judge_heads(settings, made.head, None, items[:n], states_N_D[:n], base)
+        counted.append((report.sealed_set, report.attempt, report.alpha_k))
+    levels = [alpha_of(k, settings.gate.alpha) for k in (1, 2)]
+    assert counted[:2] == [("router/routing", 1, levels[0]), ("router/routing", 2, levels[1])]
+    assert counted[2] == counted[1]  # the same turns are the same question
+
+
 def test_a_head_whose_folder_was_altered_is_not_promoted(settings):
     routes, base = routes_of(settings), base_digest(settings.base)
     made, states = asyncio.run(router.train_and_embed(settings, routes, base, None))
@@ -138,7 +197,7 @@ def test_a_head_whose_folder_was_altered_is_not_promoted(settings):
     assert report.verdict == "PASS"
     card = head_folder(settings.home, made.head.digest) / "head.json"
     card.write_text(card.read_text().replace('"temperature": ', '"temperature": 1'))
-    with pytest.raises(HeadInvalid, match="digest"):
+    with pytest.raises(SignatureRefused, match=r"'head\.json' was altered"):
         router.promote_stage(settings, report)
     with stages.open_registry(settings) as registry:
         assert registry.slot(HEAD_SLOT).champion is None
@@ -155,7 +214,7 @@ def test_the_gate_of_adapters_is_not_confused_by_a_head(settings):
 def test_the_commands_train_show_and_roll_back(settings, tmp_path):
     config = tmp_path / "router.toml"
     config.write_text(
-        f"home = '{settings.home}'\nbase = '{settings.base}'\n[curation]\nholdout_percent = 30\n"
+        f"home = '{settings.home}'\nbase = '{settings.base}'\n[curation]\nholdout_percent = 50\n"
     )
     assert "No head yet" in flows("router", "show", "--config", config).stdout
     trained = flows("router", "train", "--config", config, "--json")
@@ -175,7 +234,7 @@ def test_the_commands_train_show_and_roll_back(settings, tmp_path):
 def test_too_few_held_out_turns_leave_routing_as_it_is_with_status_3(settings, tmp_path):
     config = tmp_path / "router.toml"
     config.write_text(
-        f"home = '{settings.home}'\nbase = '{settings.base}'\n[curation]\nholdout_percent = 30\n"
+        f"home = '{settings.home}'\nbase = '{settings.base}'\n[curation]\nholdout_percent = 50\n"
         "[gate]\nmin_items = 4000\n"
     )
     done = flows("router", "train", "--config", config)

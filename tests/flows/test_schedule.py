@@ -37,10 +37,11 @@ def test_deployments_are_registered_with_their_schedules(prefect: None) -> None:
 
     schedules = [deployment.schedules[0].schedule for deployment in found]
     assert [deployment.entrypoint for deployment in found] == [
-        "flows.schedule.ingest_flow", "flows.schedule.upkeep_flow", "flows.schedule.cycle_flow"
+        "flows.schedule.ingest_flow", "flows.schedule.canary_flow",
+        "flows.schedule.upkeep_flow", "flows.schedule.cycle_flow",
     ]  # fmt: skip
-    assert schedules[0].interval == timedelta(seconds=60)
-    assert [(s.cron, s.timezone) for s in schedules[1:]] == [
+    assert [s.interval for s in schedules[:2]] == [timedelta(seconds=60), timedelta(seconds=300)]
+    assert [(s.cron, s.timezone) for s in schedules[2:]] == [
         ("30 3 * * *", "Europe/Berlin"), ("0 4 * * 0", "Europe/Berlin")
     ]  # fmt: skip
     for deployment in found:
@@ -50,10 +51,10 @@ def test_deployments_are_registered_with_their_schedules(prefect: None) -> None:
 
 
 def test_what_has_no_time_is_not_deployed() -> None:
-    config = ScheduleConfig(ingest_every_s=0, upkeep_cron="")
+    config = ScheduleConfig(ingest_every_s=0, canary_every_s=0, upkeep_cron="")
 
     assert schedule.deployments(config) == []
-    assert [planned.when.split()[0] for planned in schedule.plan(config)] == ["never"] * 3
+    assert [planned.when.split()[0] for planned in schedule.plan(config)] == ["never"] * 4
     with pytest.raises(SettingsInvalid, match="Nothing is scheduled"):
         schedule.serve_schedule(Settings(schedule=config), None, [])
 
@@ -83,7 +84,9 @@ def test_the_deployment_file_has_flows_that_load() -> None:
 
     assert console.export_text() == ""
     loaded = [load_flow_from_entrypoint(deployment["entrypoint"]) for deployment in found]
-    assert loaded == [schedule.ingest_flow, schedule.upkeep_flow, schedule.cycle_flow]
+    assert loaded == [
+        schedule.ingest_flow, schedule.canary_flow, schedule.upkeep_flow, schedule.cycle_flow
+    ]  # fmt: skip
     for deployment, flow in zip(found, loaded, strict=True):
         made = _construct_schedules(deployment, {}, console=console, is_interactive=lambda: False)
         assert made is not None

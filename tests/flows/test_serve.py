@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import openai
+import pytest
 from mol_server import LIMIT_S, spool_lines
 
 from flows.config import load_settings
@@ -48,6 +49,7 @@ def test_it_answers_records_and_leaves_nothing_running(tiny_base: Path, tmp_path
         headers = {"authorization": f"Bearer {key}"}
         slots = httpx.get(f"{admin}/slots", headers=headers).json()["slots"]
         children = _children(server.pid)
+        logs = list(home.glob("engine-*.log"))
     finally:
         server.send_signal(signal.SIGTERM)
         status = server.wait(LIMIT_S)
@@ -58,6 +60,8 @@ def test_it_answers_records_and_leaves_nothing_running(tiny_base: Path, tmp_path
     assert reply.usage.completion_tokens >= 1
     assert [slot["slot"] for slot in slots] == ["L0", "L1", "L2", "L3"]
     assert children
+    assert len(logs) == 1
+    assert not logs[0].exists()
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     kinds = [line["kind"] for line in spool_lines(home)]
     assert (kinds.count("hop"), kinds.count("turn")) == (3, 1)
@@ -79,6 +83,74 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"Cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_engine_that_does_not_start_leaves_its_log_and_names_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    done = subprocess.run(
+        [str(FLOWS), "serve", "--home", str(home), "--base", str(tmp_path / "none")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    (log,) = home.glob("engine-*.log")
+    assert done.returncode == 1
+    assert f"The whole log is in {str(log)!r}." in done.stderr.splitlines()[-1]
+    assert str(tmp_path / "none") in log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_ended_while_its_engine_starts_leaves_no_log(
+    tiny_base: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    home = tmp_path / "home"
+    server = subprocess.Popen(
+        [str(FLOWS), "serve", "--home", str(home), "--base", str(tiny_base), "--port", "0"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + START_LIMIT_S
+        while not list(home.glob("engine-*.log")):
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        server.send_signal(number)
+        said = server.communicate(timeout=LIMIT_S)[1]
+    finally:
+        server.kill()
+        server.wait()
+
+    assert server.returncode == 130, said
+    assert "Serving" not in said
+    assert not list(home.glob("engine-*.log"))
+
+
+def test_an_engine_that_ends_by_itself_leaves_its_log_and_names_it(
+    tiny_base: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    command = [
+        FLOWS, "serve", "--base", tiny_base, "--home", home, "--port", "0",
+        "--serve.admin-port", "0",
+    ]  # fmt: skip
+    server = subprocess.Popen(
+        [str(word) for word in command], env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    said: list[str] = []
+    reader = threading.Thread(target=lambda: said.extend(server.stderr))
+    reader.start()
+    try:
+        _wait_for(r"Admin API at (http://127\.0\.0\.1:\d+)", said, server)
+        (child,) = _children(server.pid)
+        os.kill(int(child), signal.SIGKILL)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(LIMIT_S)
+        reader.join(LIMIT_S)
+        server.stderr.close()
+
+    (log,) = home.glob("engine-*.log")
+    assert f"The embedded engine ended by itself; its log is in {str(log)!r}." in "".join(said)
 
 
 def _wait_for(pattern: str, said: list[str], server: "subprocess.Popen[str]") -> str:

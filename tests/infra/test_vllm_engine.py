@@ -1,6 +1,5 @@
 """Proves that the engine client streams from the real vLLM of `.venv-vllm`. Nothing is faked."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_calls import use
 
 from infra.base_model import DEFAULT_FOLDER
 from infra.vllm_server import VENV, start
@@ -43,17 +43,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("vllm") / "log"
     with start(REPOSITORY / DEFAULT_FOLDER, lora_modules={}, log=log) as url:
         yield url
-
-
-def use(url: str, call: Callable[[OpenAIEngine], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        engine = OpenAIEngine(url)
-        try:
-            return await call(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(run())
 
 
 def both(url: str, request: ChatRequest) -> tuple[ChatResult, ChatResult, list[Delta]]:

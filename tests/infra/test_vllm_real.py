@@ -4,6 +4,7 @@ Nothing is faked; the adapters are random, for what they answer does not matter 
 """
 
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,3 +205,11 @@ def test_the_prompt_has_the_tokens_of_our_own_rendering(served: Served) -> None:
 
     answer = chat(client, "base", messages=messages, tools=[TIMER], return_token_ids=True)
     assert answer["prompt_token_ids"] == ours
+
+
+def test_its_sockets_are_all_in_a_folder_that_goes_with_it(served: Served) -> None:
+    temporary = Path(tempfile.gettempdir())
+
+    (folder,) = temporary.glob("mol-vllm-*")
+    assert any(path.is_socket() for path in folder.iterdir())
+    assert not any(path.is_socket() or "vllm_dist" in path.name for path in temporary.iterdir())

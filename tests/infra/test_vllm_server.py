@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -123,6 +124,45 @@ def test_development_endpoints_stay_off(
         start(base, venv=venv, log=tmp_path / "log", say=quiet),
     ):
         pass
+
+
+SOCKETS = """
+    import os, socket, tempfile, uuid
+    path = os.path.join(tempfile.gettempdir(), str(uuid.uuid4()))
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    open(os.path.dirname(__file__) + "/socket", "w").write(path)
+"""
+
+
+@pytest.mark.parametrize("depth", [0, 60])
+def test_what_it_leaves_in_the_temporary_folder_goes_with_it(
+    tmp_path: Path, base: Path, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As deep as on some machines, where a path below it is too long for a socket.
+    usual = Path(tempfile.gettempdir(), "x" * depth)
+    usual.mkdir(exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(usual))
+    venv = stand_in(tmp_path, SOCKETS + ANSWERS)
+
+    with start(base, venv=venv, log=tmp_path / "log", say=quiet):
+        folder = Path((tmp_path / "socket").read_text()).parent
+        assert [path.is_socket() for path in folder.iterdir()] == [True]
+
+    assert folder.name.startswith("mol-vllm-")
+    assert not folder.exists()
+
+
+def test_nor_does_one_that_does_not_start_leave_anything(tmp_path: Path, base: Path) -> None:
+    venv = stand_in(tmp_path, SOCKETS + "    raise SystemExit(3)\n")
+
+    with (
+        pytest.raises(VllmNotStarted, match="status 3"),
+        start(base, venv=venv, log=tmp_path / "log", say=quiet),
+    ):
+        pass
+
+    assert not Path((tmp_path / "socket").read_text()).parent.exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the death signal of a parent is Linux's")

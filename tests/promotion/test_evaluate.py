@@ -4,13 +4,15 @@ The engine is a table of answers; what is proved is the bookkeeping. Kept runs a
 """
 
 import asyncio
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from promotion.evaluate import SuiteRun, pair, run_suites
+from promotion.evaluate import Sampling, ask_moved_alone, pair, run_suites
 from promotion.suites.suite import Item, Suite
 from serving.engine import ChatRequest, ChatResult, OnDelta
 from serving.errors import EngineRefused
@@ -69,27 +71,100 @@ def test_every_item_is_scored_by_its_check(home: Path) -> None:
 
     assert runs["tools"].scores == (1.0, 0.0, 1.0)
     assert runs["chat"].scores == (0.0, 1.0)
-    assert runs["tools"].details == ("wanted a", "wanted b", "wanted c")
-    assert runs["tools"].completion_tokens == 6
-    assert [m.content for m in runs["tools"].answers] == ["a", "wrong", "c"]
+    assert runs["tools"].shape.tokens == 2
 
 
 def test_a_suite_is_asked_of_its_own_slots_version(home: Path) -> None:
-    runs = run(home, Table(lambda model, prompt: model))
+    asked: list[tuple[str, str]] = []
+    run(home, Table(lambda model, prompt: asked.append((model, prompt)) or prompt))
 
-    assert {m.content for m in runs["tools"].answers} == {OLD["L1"]}
-    assert {m.content for m in runs["chat"].answers} == {OLD["L0"]}
+    assert sorted(asked) == [
+        *((OLD["L0"], word) for word in "de"), *((OLD["L1"], word) for word in "abc")
+    ]  # fmt: skip
+
+
+def test_no_answer_and_no_detail_of_a_sealed_set_is_kept_and_only_the_owner_may_look(
+    home: Path,
+) -> None:
+    run(home, Table(lambda model, prompt: f"my secret {prompt}"))
+    folder = home / "evals"
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for path in folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert b"secret" not in path.read_bytes()
+        assert b"wanted" not in path.read_bytes()
+
+
+class Dice:
+    """An engine that answers right or wrong by the seed of each request alone."""
+
+    def __init__(self) -> None:
+        self.requests: list[ChatRequest] = []
+
+    async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
+        self.requests.append(request)
+        right = request.seed is None or request.seed % 2 == 0
+        text = request.messages[0].content if right else "wrong"
+        answer = Message(role="assistant", content=text)
+        return ChatResult("r", request.model, answer, "stop", 3, 2)
+
+
+def sampled(home: Path, engine: Dice, names=OLD, seeds=(1, 2, 3, 4)):
+    how = Sampling("L1", 0.7, seeds)
+    return asyncio.run(run_suites(home, engine, SUITES, names, "e", sampling=how))  # type: ignore[arg-type]
+
+
+def test_an_items_score_is_the_mean_of_its_samples_and_bystanders_are_asked_once(
+    home: Path,
+) -> None:
+    engine = Dice()
+    runs = sampled(home, engine)
+    drawn = {word: [r for r in engine.requests if r.messages[0].content == word] for word in "abcd"}
+
+    assert [len(drawn[word]) for word in "abcd"] == [4, 4, 4, 1]
+    for score, word in zip(runs["tools"].scores, "abc", strict=True):
+        assert score == sum(r.seed % 2 == 0 for r in drawn[word] if r.seed is not None) / 4
+    assert {r.temperature for word in "abc" for r in drawn[word]} == {0.7}
+    assert [(r.temperature, r.seed) for r in drawn["d"]] == [(0.0, None)]
+
+
+def test_both_arms_draw_by_the_same_seeds_and_items_by_different_ones(home: Path) -> None:
+    engine = Dice()
+    sampled(home, engine)
+    sampled(home, engine, NEW)
+    seeds = {
+        name: [r.seed for r in engine.requests if r.model == name]
+        for name in (OLD["L1"], NEW["L1"])
+    }
+
+    assert sorted(map(str, seeds[OLD["L1"]])) == sorted(map(str, seeds[NEW["L1"]]))
+    assert len(set(seeds[OLD["L1"]])) == 12
+
+
+def test_other_seeds_are_other_answers(home: Path) -> None:
+    engine = Dice()
+    sampled(home, engine)
+    sampled(home, engine)
+    assert len(engine.requests) == 14
+    sampled(home, engine, seeds=(5, 6, 7, 8))
+    assert len(engine.requests) == 26
 
 
 def test_an_item_is_asked_as_it_stands(home: Path) -> None:
     engine = Table(echo)
     tool = {"type": "function", "function": {"name": "f"}}
-    run(home, engine, suites=[Suite("s", "L1", (item("a", tools=(tool,), max_tokens=7),))])
+    asked = item("a", tools=(tool,), max_tokens=7)
+    run(home, engine, suites=[Suite("s", "L1", (asked,))])
     plain = engine.last
     run(home, engine, suites=[Suite("r", "L0", (item("a", choices=("a", "b")),))])
 
     assert plain == ChatRequest(
-        OLD["L1"], (Message(role="user", content="a"),), tools=(tool,), max_tokens=7
+        OLD["L1"],
+        (Message(role="user", content="a"),),
+        tools=(tool,),
+        max_tokens=7,
+        affinity=asked.item_id,  # both arms ask the same replica
     )
     assert engine.last is not None
     assert engine.last.choices == ("a", "b")
@@ -233,15 +308,6 @@ def test_other_arguments_make_answers_differ(home: Path) -> None:
     assert not both(home, calling)[0].identical
 
 
-def test_a_run_survives_its_file() -> None:
-    one = SuiteRun(
-        suite="s", answers=(Message(role="assistant", content="é"),), scores=(1.0,),
-        details=("ok",), completion_tokens=3,
-    )  # fmt: skip
-
-    assert SuiteRun.model_validate_json(one.model_dump_json()) == one
-
-
 def test_what_could_not_be_judged_is_no_failure_and_is_asked_again(home: Path) -> None:
     silent = replace(item("b"), check=lambda answer: Check(None, "the verifier crashed"))
     suites = [Suite("tools", "L1", (item("a"), silent, item("c")))]
@@ -256,4 +322,48 @@ def test_what_could_not_be_judged_is_no_failure_and_is_asked_again(home: Path) -
     assert scores.item_ids == (suites[0].items[0].item_id, suites[0].items[2].item_id)
     assert (scores.champion, scores.challenger) == ((0.0, 0.0), (1.0, 1.0))
     assert scores.clusters == ("c", "c")
+    assert (scores.unjudged, scores.unjudged_challenger) == (1, ())
     assert not scores.identical
+
+
+def test_what_only_the_challengers_answer_kept_from_being_judged_is_told(home: Path) -> None:
+    crashed = replace(
+        item("b"), check=lambda said: Check(None if said.content == "b" else True, "crashed")
+    )
+    suites = [Suite("tools", "L1", (item("a"), crashed))]
+    champion = run(home, Table(lambda model, prompt: "wrong"), suites=suites)
+    (scores,) = pair(suites, champion, run(home, Table(echo), NEW, suites=suites), "L1")
+
+    assert (scores.unjudged, scores.unjudged_challenger) == (1, (("c", 1.0),))
+
+
+class Crowded:
+    """An engine that rounds otherwise for whoever shares a batch, or always if it `drifts`."""
+
+    def __init__(self, drifts: bool) -> None:
+        self._drifts, self._now, self._answers = drifts, 0, 0
+
+    async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
+        self._now += 1
+        await asyncio.sleep(0)
+        self._answers += 1
+        text = f"rounded {self._answers}" if self._now > 1 or self._drifts else "as ever"
+        self._now -= 1
+        answer = Message(role="assistant", content=text)
+        return ChatResult("r", request.model, answer, "stop", 3, 2)
+
+
+@pytest.mark.parametrize("drifts", [False, True])
+def test_a_bystander_that_batches_made_differ_is_asked_again_alone(
+    home: Path, drifts: bool
+) -> None:
+    async def ask() -> list[bool]:
+        engine: Any = Crowded(drifts)
+        runs = [await run_suites(home, engine, SUITES, names, "e") for names in (OLD, NEW)]
+        own = [run["tools"] for run in runs]
+        assert not any(scores.identical for scores in pair(SUITES, runs[0], runs[1], "L1"))
+        await ask_moved_alone(engine, SUITES, "L1", (OLD, NEW), runs)
+        assert [run["tools"] for run in runs] == own  # the challenged slot's answers stand
+        return [scores.identical for scores in pair(SUITES, runs[0], runs[1], "L1")]
+
+    assert asyncio.run(ask()) == [False, not drifts]

@@ -8,14 +8,12 @@ import random
 from pathlib import Path
 
 import pytest
+from gate_scores import BETTER, CONFIG, NEW, UNTOUCHED, identity_of, judged, scores_of
 from pydantic import ValidationError
 
 from promotion.config import GateConfig
 from promotion.gate import (
     CorruptReport,
-    GateIdentity,
-    GateReport,
-    SuiteScores,
     UnknownReport,
     judge,
     list_reports,
@@ -23,69 +21,19 @@ from promotion.gate import (
     save_report,
 )
 from promotion.paired import InvalidScores
-
-OLD, NEW, BASE = ("sha256:" + digit * 64 for digit in "abc")
-CONFIG = GateConfig()
-
-
-def _identity(champion: str | None = OLD, challenger: str = NEW) -> GateIdentity:
-    return GateIdentity(
-        slot="L2",
-        champion_digest=champion,
-        challenger_digest=challenger,
-        base_digest=BASE,
-        suites_digest="sha256:" + "d" * 64,
-        seed=7,
-        manifest_digest="sha256:" + "e" * 64,
-        code_version="1",
-    )
-
-
-def _scores(
-    suite: str = "functions",
-    slot: str = "L2",
-    n: int = 120,
-    gains: int = 0,
-    losses: int = 0,
-    identical: bool = False,
-    unchanged: bool = False,
-) -> SuiteScores:
-    """Half the items right in both arms, the others but for gains and losses wrong in both."""
-    both = (n - gains - losses) // 2
-    champion = [1.0] * losses + [0.0] * gains + [1.0] * both
-    challenger = [0.0] * losses + [1.0] * gains + [1.0] * both
-    rest = [0.0] * (n - len(champion))
-    return SuiteScores(
-        suite=suite,
-        slot=slot,
-        item_ids=tuple(f"{suite}-{i}" for i in range(n)),
-        clusters=tuple(str(i) for i in range(n)),
-        champion=tuple(champion + rest),
-        challenger=tuple(challenger + rest),
-        identical=identical,
-        unchanged=unchanged,
-    )
-
-
-BETTER = _scores(gains=20, losses=2)
-UNTOUCHED = _scores("household", "L1", n=20, identical=True, unchanged=True)
-
-
-def _judge(
-    primary: SuiteScores = BETTER, *guards: SuiteScores, config: GateConfig = CONFIG
-) -> GateReport:
-    return judge(primary, guards or (UNTOUCHED,), config, _identity())
+from promotion.slices import SuiteScores
+from promotion.spending import alpha_of
 
 
 def test_a_shown_gain_with_untouched_guards_passes() -> None:
-    report = _judge()
+    report = judged()
     assert report.verdict == "PASS"
     assert report.reasons[0].startswith("functions (L2): 42.5 -> 57.5 of 100 on 120 items")
     assert report.reasons[1] == "household (L1): untouched, 20 equal answers."
 
 
 def test_no_shown_gain_is_inconclusive_and_says_what_could_have_been_seen() -> None:
-    report = _judge(_scores(gains=6, losses=4))
+    report = judged(scores_of(gains=6, losses=4))
     assert report.verdict == "INCONCLUSIVE"
     assert "not shown to be better" in report.reasons[0]
     detectable = report.primary.minimum_detectable_effect
@@ -94,14 +42,14 @@ def test_no_shown_gain_is_inconclusive_and_says_what_could_have_been_seen() -> N
 
 
 def test_a_shown_loss_fails() -> None:
-    report = _judge(_scores(gains=2, losses=20))
+    report = judged(scores_of(gains=2, losses=20))
     assert report.verdict == "FAIL"
     assert "shown to be worse" in report.reasons[0]
 
 
 @pytest.mark.parametrize("n", [0, 1, 29])
 def test_too_few_items_never_pass_however_good(n: int) -> None:
-    report = _judge(_scores(n=n, gains=n))
+    report = judged(scores_of(n=n, gains=n))
     assert report.verdict == "INCONCLUSIVE"
     assert report.primary.status == "insufficient"
 
@@ -117,32 +65,41 @@ def test_one_cluster_never_passes() -> None:
         identical=False,
         unchanged=False,
     )
-    report = _judge(scores)
+    report = judged(scores)
     assert report.verdict == "INCONCLUSIVE"
     assert "one cluster" in report.reasons[0]
 
 
 def test_a_guard_proved_worse_fails() -> None:
-    report = _judge(BETTER, _scores("chat", "L0", losses=25))
+    report = judged(BETTER, scores_of("chat", "L0", losses=25))
     assert report.verdict == "FAIL"
     assert report.guards[0].status == "worse"
     assert "shown to lose more than 5.0 points" in report.reasons[0]
 
 
 def test_a_guard_that_straddles_the_margin_is_inconclusive() -> None:
-    report = _judge(BETTER, _scores("chat", "L0", gains=1, losses=5))
+    report = judged(BETTER, scores_of("chat", "L0", gains=1, losses=5))
     assert report.verdict == "INCONCLUSIVE"
-    assert report.guards[0].status == "undecided"
+    assert report.guards[0].status == "insufficient"
+
+
+def test_a_guard_with_enough_items_that_still_straddles_is_undecided() -> None:
+    """At 2,000 items with 10% discordance 5 points could have been excluded."""
+    report = judged(BETTER, scores_of("chat", "L0", n=2000, gains=60, losses=142))
+    guard = report.guards[0]
+    assert (report.verdict, guard.status) == ("INCONCLUSIVE", "undecided")
+    assert guard.items_needed is not None
+    assert guard.items_needed <= 2000
 
 
 def test_a_guard_that_excludes_the_margin_lets_pass() -> None:
-    report = _judge(BETTER, _scores("chat", "L0", n=400, gains=4, losses=4))
+    report = judged(BETTER, scores_of("chat", "L0", n=400, gains=4, losses=4))
     assert report.verdict == "PASS"
 
 
 def test_a_loss_inside_the_margin_is_let_pass_even_if_shown() -> None:
-    guard = _scores("chat", "L0", n=2000, losses=20)
-    report = _judge(BETTER, guard)
+    guard = scores_of("chat", "L0", n=2000, losses=20)
+    report = judged(BETTER, guard)
     comparison = report.guards[0].comparison
     assert comparison is not None
     assert comparison.worse
@@ -151,64 +108,74 @@ def test_a_loss_inside_the_margin_is_let_pass_even_if_shown() -> None:
 
 def test_an_underpowered_guard_of_equal_scores_is_inconclusive() -> None:
     """Equal scores of a changed artifact on few items exclude nothing."""
-    report = _judge(BETTER, _scores("chat", "L0", n=40))
+    report = judged(BETTER, scores_of("chat", "L0", n=40))
     assert report.verdict == "INCONCLUSIVE"
+    guard = report.guards[0]
+    needed = math.ceil(math.log(alpha_of(1, 0.05)) / math.log(0.95))
+    assert (guard.status, guard.items_needed) == ("insufficient", needed)
+    assert f"takes about {needed} items" in guard.reason
+    assert f"Ask {needed} clusters" in guard.reason
+    assert "'\"chat\" = 0.09' under [gate.margins]" in guard.reason  # 1 - 0.0304^(1/40) = 0.0836
+    wider = GateConfig(margins={"chat": 0.09})
+    assert judged(BETTER, scores_of("chat", "L0", n=40), config=wider).verdict == "PASS"
+    assert judged(BETTER, scores_of("chat", "L0", n=needed)).verdict == "PASS"
 
 
 def test_a_bystander_that_moved_fails_even_if_scores_are_equal() -> None:
-    report = _judge(BETTER, _scores("household", "L1", n=20, unchanged=True))
+    report = judged(BETTER, scores_of("household", "L1", n=20, unchanged=True))
     assert report.verdict == "FAIL"
     assert report.guards[0].status == "moved"
     assert "a bystander moved" in report.reasons[0]
 
 
 def test_an_empty_guard_is_not_proof_of_being_untouched() -> None:
-    report = _judge(BETTER, _scores("household", "L1", n=0, identical=True, unchanged=True))
+    report = judged(BETTER, scores_of("household", "L1", n=0, identical=True, unchanged=True))
     assert report.verdict == "INCONCLUSIVE"
 
 
 def test_failing_outweighs_inconclusive() -> None:
-    report = _judge(_scores(gains=6, losses=4), _scores("chat", "L0", losses=25))
+    report = judged(scores_of(gains=6, losses=4), scores_of("chat", "L0", losses=25))
     assert report.verdict == "FAIL"
 
 
 def test_the_same_digest_twice_is_nothing_to_compare() -> None:
-    primary = _scores(identical=True, unchanged=True)
-    report = judge(primary, [UNTOUCHED], CONFIG, _identity(champion=NEW))
+    primary = scores_of(identical=True, unchanged=True)
+    report = judge(primary, [UNTOUCHED], CONFIG, identity_of(champion=NEW))
     assert report.verdict == "INCONCLUSIVE"
     assert report.reasons[0].startswith("Nothing to compare")
 
 
 def test_a_base_champion_has_no_digest() -> None:
-    report = judge(BETTER, [UNTOUCHED], CONFIG, _identity(champion=None))
+    report = judge(BETTER, [UNTOUCHED], CONFIG, identity_of(champion=None))
     assert report.verdict == "PASS"
     assert report.champion_digest is None
 
 
 def test_no_guard_is_said_aloud() -> None:
-    report = judge(BETTER, [], CONFIG, _identity())
+    report = judge(BETTER, [], CONFIG, identity_of())
     assert "No guard suite was run" in report.reasons[-1]
 
 
 def test_a_stricter_alpha_withholds_the_verdict() -> None:
-    primary = _scores(gains=9, losses=2)
-    assert _judge(primary).verdict == "PASS"
-    assert _judge(primary, config=GateConfig(alpha=0.005)).verdict == "INCONCLUSIVE"
+    primary = scores_of(gains=10, losses=2)
+    assert judged(primary).verdict == "PASS"
+    assert judged(primary, config=GateConfig(alpha=0.005)).verdict == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize(
     ("primary", "guards", "text"),
     [
         (BETTER, [BETTER], "'functions' is given twice"),
-        (_scores(slot="L1", gains=20), [UNTOUCHED], "is of slot 'L1'"),
-        (_scores(unchanged=True, identical=True), [UNTOUCHED], "one artifact in both arms"),
+        (scores_of(slot="L1", gains=20), [UNTOUCHED], "is of slot 'L1'"),
+        (scores_of("code", gains=20), [UNTOUCHED], "'functions' was named before"),
+        (scores_of(unchanged=True, identical=True), [UNTOUCHED], "one artifact in both arms"),
     ],
 )
 def test_suites_that_do_not_fit_are_refused(
     primary: SuiteScores, guards: list[SuiteScores], text: str
 ) -> None:
     with pytest.raises(InvalidScores, match=text):
-        judge(primary, guards, CONFIG, _identity())
+        judge(primary, guards, CONFIG, identity_of())
 
 
 def test_items_must_be_told_apart() -> None:
@@ -217,9 +184,10 @@ def test_items_must_be_told_apart() -> None:
 
 
 def test_a_score_that_is_not_a_number_is_an_error_not_a_verdict() -> None:
-    scores = SuiteScores("s", "L2", ("a", "b"), ("x", "y"), (0, 1), (1, math.nan), False, False)
+    arms = ((0, 1), (1, math.nan))
+    scores = SuiteScores("functions", "L2", ("a", "b"), ("x", "y"), *arms, False, False)
     with pytest.raises(InvalidScores, match="not in"):
-        _judge(scores)
+        judged(scores)
 
 
 def test_shuffled_outcomes_pass_at_most_about_alpha() -> None:
@@ -227,17 +195,30 @@ def test_shuffled_outcomes_pass_at_most_about_alpha() -> None:
     passed = 0
     for _ in range(400):
         gains = sum(draw.random() < 0.5 for _ in range(24))
-        passed += _judge(_scores(gains=gains, losses=24 - gains)).verdict == "PASS"
+        passed += judged(scores_of(gains=gains, losses=24 - gains)).verdict == "PASS"
     assert passed / 400 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
 
 
+def test_later_attempts_need_more_evidence() -> None:
+    primary = scores_of(gains=12, losses=2)
+    verdicts = [
+        judge(primary, [UNTOUCHED], CONFIG, identity_of(attempt=k)).verdict for k in (1, 2, 5)
+    ]
+    assert verdicts == ["PASS", "PASS", "INCONCLUSIVE"]
+    report = judge(primary, [UNTOUCHED], CONFIG, identity_of(attempt=5))
+    assert report.alpha == 0.05
+    assert report.alpha_k == pytest.approx(0.05 * 6 / (math.pi**2 * 25))
+    assert report.primary.comparison is not None
+    assert report.primary.comparison.alpha == report.alpha_k
+
+
 def test_the_same_scores_give_the_same_key() -> None:
-    assert _judge().key == _judge().key
-    assert _judge().key != _judge(_scores(gains=21, losses=2)).key
+    assert judged().key == judged().key
+    assert judged().key != judged(scores_of(gains=21, losses=2)).key
 
 
 def test_a_report_comes_back_from_disk_whole(tmp_path: Path) -> None:
-    report = _judge()
+    report = judged()
     save_report(tmp_path, report)
     save_report(tmp_path, report)
     assert load_report(tmp_path, report.key) == report
@@ -248,7 +229,7 @@ def test_a_report_comes_back_from_disk_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["", "zzzz", "0" * 64])
 def test_an_unknown_report_names_those_there_are(tmp_path: Path, key: str) -> None:
-    report = _judge()
+    report = judged()
     save_report(tmp_path, report)
     with pytest.raises(UnknownReport, match=report.key[:12]):
         load_report(tmp_path, key)
@@ -259,7 +240,7 @@ def test_no_reports_is_an_empty_list(tmp_path: Path) -> None:
 
 
 def test_an_edited_report_is_refused(tmp_path: Path) -> None:
-    report = _judge(_scores(gains=6, losses=4))
+    report = judged(scores_of(gains=6, losses=4))
     path = save_report(tmp_path, report)
     path.write_text(path.read_text().replace("INCONCLUSIVE", "PASS"))
     with pytest.raises(CorruptReport, match="damaged or altered"):
@@ -268,7 +249,7 @@ def test_an_edited_report_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\x00\xff", b"[]"])
 def test_a_damaged_report_is_refused(tmp_path: Path, damage: bytes) -> None:
-    report = _judge()
+    report = judged()
     save_report(tmp_path, report).write_bytes(damage)
     with pytest.raises(CorruptReport, match="Delete it"):
         load_report(tmp_path, report.key)
@@ -277,3 +258,17 @@ def test_a_damaged_report_is_refused(tmp_path: Path, damage: bytes) -> None:
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(ValidationError, match="alhpa"):
         GateConfig.model_validate({"alhpa": 0.1})
+
+
+@pytest.mark.parametrize("margins", [{"skill": 1.0}, {"skill": -0.1}])
+def test_a_margin_that_is_no_share_is_refused(margins: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match="margins must be"):
+        GateConfig(margins=margins)
+
+
+def test_a_report_of_an_earlier_schema_is_left_out(tmp_path: Path) -> None:
+    path = save_report(tmp_path, judged())
+    (path.parent / ("0" * 64 + ".json")).write_text('{"schema_version": 1, "verdict": "PASS"}')
+    assert list_reports(tmp_path) == (judged(),)
+    with pytest.raises(UnknownReport):
+        load_report(tmp_path, "0" * 64)

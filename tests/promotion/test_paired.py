@@ -16,8 +16,10 @@ from promotion.paired import (
     InsufficientData,
     InvalidScores,
     PairedComparison,
+    cluster_mean,
     compare,
     informative_needed,
+    items_to_exclude,
     mid_p,
     minimum_detectable_effect,
     required_items,
@@ -68,17 +70,53 @@ def test_binary_limits_invert_the_score_test_with_a_brute_force_likelihood(
         assert sign * z == pytest.approx(stats.norm.ppf(0.95), abs=2e-3)
 
 
-def test_clustered_limits_are_those_of_statsmodels() -> None:
+def test_limits_of_equal_clusters_are_those_of_statsmodels() -> None:
     rng = np.random.default_rng(5)
-    cluster_N = np.repeat(np.arange(14), rng.integers(2, 9, 14))
+    cluster_N = np.repeat(np.arange(14), 6)
     champion_N, challenger_N = rng.random(len(cluster_N)), rng.random(len(cluster_N))
     result = compare(champion_N, challenger_N, cluster_N.tolist(), alpha=0.05)
     fit = sm.OLS(challenger_N - champion_N, np.ones(len(cluster_N))).fit(
         cov_type="cluster", cov_kwds={"groups": cluster_N}, use_t=True
     )
     low, high = fit.conf_int(alpha=0.10)[0]
-    assert (result.lower, result.upper) == pytest.approx((low, high))
+    mean = cluster_mean(challenger_N - champion_N, cluster_N)
+    assert mean.limits(0.05) == pytest.approx((low, high))
+    assert result.lower <= low + 1e-9
+    assert result.upper >= high - 1e-9
+    assert result.standard_error == pytest.approx(float(fit.bse[0]))
+    assert result.degrees == pytest.approx(13)
     assert result.p_value == pytest.approx(float(stats.t.sf(fit.tvalues[0], 13)))
+
+
+def _dense_cr2(value_N: np.ndarray, cluster_N: np.ndarray) -> tuple[float, float]:
+    """Standard error and degrees of freedom by Bell and McCaffrey's matrices, as they stand."""
+    n = len(value_N)
+    hat_N_N = np.full((n, n), 1 / n)
+    residual_N = value_N - value_N.mean()
+    rows = []
+    for g in np.unique(cluster_N):
+        own_N = cluster_N == g
+        values, vectors = np.linalg.eigh(np.eye(own_N.sum()) - hat_N_N[np.ix_(own_N, own_N)])
+        root = vectors @ np.diag(values**-0.5) @ vectors.T
+        rows.append((np.eye(n) - hat_N_N)[:, own_N] @ root @ np.full(own_N.sum(), 1 / n))
+    row_G_N = np.array(rows)
+    gram_G_G = row_G_N @ row_G_N.T
+    error = math.sqrt(((row_G_N @ residual_N) ** 2).sum())
+    return error, float(np.trace(gram_G_G) ** 2 / (gram_G_G**2).sum())
+
+
+def test_unlike_clusters_have_the_cr2_variance_and_satterthwaites_degrees() -> None:
+    rng = np.random.default_rng(8)
+    cluster_N = np.repeat(np.arange(9), [1, 1, 2, 3, 5, 8, 13, 21, 34])
+    champion_N, challenger_N = rng.random(len(cluster_N)), rng.random(len(cluster_N))
+    result = compare(champion_N, challenger_N, cluster_N.tolist(), alpha=0.03)
+    error, degrees = _dense_cr2(challenger_N - champion_N, cluster_N)
+    assert (result.standard_error, result.degrees) == pytest.approx((error, degrees))
+    half_width = stats.t.ppf(0.97, degrees) * error
+    assert result.lower <= result.effect - half_width + 1e-9
+    assert result.upper >= result.effect + half_width - 1e-9
+    assert result.degrees is not None
+    assert result.degrees < 5
 
 
 def test_graded_scores_of_independent_items_give_the_paired_t_test() -> None:
@@ -178,6 +216,67 @@ def test_clustered_false_positives_stay_near_alpha_where_the_naive_test_does_not
     assert naive / runs > 0.08
 
 
+def test_few_clusters_of_unlike_sizes_do_not_promote_more_often() -> None:
+    """CR1 with G - 1 degrees of freedom would reject in about 9.5% of these."""
+    rng = np.random.default_rng(9)
+    sizes, runs = [4, 4, 8, 8, 16, 30, 40, 60, 90, 140], 2000
+    cluster_N = np.repeat(np.arange(10), sizes)
+    found = 0
+    for _ in range(runs):
+        latent_N = 0.55 * rng.normal(size=10)[cluster_N] + 0.84 * rng.normal(size=len(cluster_N))
+        difference_N = (latent_N > 1.28).astype(float) - (latent_N < -1.28)
+        found += compare((1 - difference_N) / 2, (1 + difference_N) / 2, cluster_N).better
+    assert found / runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
+
+
+def test_one_gain_does_not_take_back_what_unlike_clusters_may_hide() -> None:
+    """Five conversations of 50 turns and 100 of one: the few are not seen to lose, by luck."""
+    cluster_N = np.repeat(np.arange(105), [1] * 100 + [50] * 5)
+    for gains in (0, 1, 3):
+        champion_N, challenger_N = np.ones(350), np.ones(350)
+        challenger_N[:8] = 0
+        champion_N[8 : 8 + gains] = 0
+        result = compare(champion_N, challenger_N, cluster_N, alpha=0.03)
+        assert result.effective_clusters == pytest.approx(350**2 / (100 + 5 * 50**2), rel=0.01)
+        assert result.lower < -0.10
+
+
+def test_ten_clusters_exclude_no_loss_that_ten_can_have_missed() -> None:
+    rng = np.random.default_rng(4)
+    cluster_N = np.repeat(np.arange(10), 40)
+    challenger_N = 0.5 + rng.normal(0, 0.01, 400)
+    result = compare(np.full(400, 0.5), challenger_N, cluster_N)
+    assert result.lower == pytest.approx(result.effect - (1 - 0.05**0.1))
+    assert result.upper == pytest.approx(result.effect + (1 - 0.05**0.1))
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_clusters_that_are_lost_whole_and_rarely_are_let_through_at_most_at_the_level(
+    attempt: int,
+) -> None:
+    """A loss of exactly the margin, where t alone lets 4.4% through in place of 3.0%."""
+    rng, runs, alpha = np.random.default_rng(3), 2000, 6 * 0.05 / (math.pi * attempt) ** 2
+    cluster_N = np.repeat(np.arange(202), [2] * 54 + [1] * 148)
+    accepted = t_alone = 0
+    for _ in range(runs):
+        drawn_G = rng.choice([1.0, -1.0, 0.0], 202, p=[0.01, 0.04, 0.95])[cluster_N]
+        result = compare((drawn_G < 0) * 1.0, (drawn_G > 0) * 1.0, cluster_N, alpha)
+        reach = stats.t.ppf(1 - alpha, result.degrees) * result.standard_error
+        accepted += result.lower > -0.03
+        t_alone += result.effect - reach > -0.03
+    assert accepted <= alpha * runs + 3 * math.sqrt(alpha * runs)
+    assert accepted < t_alone
+
+
+def test_few_clusters_that_lose_everything_are_bounded_exactly() -> None:
+    """Two of fifty templates broken: the t alone would exclude a loss of 10 points."""
+    clusters = [i // 4 for i in range(200)]
+    result = compare([1] * 200, [0] * 8 + [1] * 192, clusters)
+    exact = stats.binomtest(2, 50).proportion_ci(0.90, "exact").high
+    assert result.effect - stats.t.ppf(0.95, 49) * result.standard_error > -0.10
+    assert result.lower == pytest.approx(-exact)
+
+
 def mid_p_of(result: PairedComparison) -> float:
     """The p-value that ignores clusters."""
     net = round(result.effect * result.n)
@@ -229,6 +328,17 @@ def test_detectable_effect_is_reached_with_the_stated_power() -> None:
 
 def test_detectable_effect_of_a_few_items_is_large() -> None:
     assert minimum_detectable_effect(_binary(0, 0, 5)) > 0.5
+
+
+def test_an_excluded_margin_needs_the_published_number_of_items() -> None:
+    """Numbers of the notes: 3,092 at psi 0.2 and 2 points, 687 at 0.1 and 3 points."""
+    assert items_to_exclude(_binary(309, 309, 3090), 0.02) == pytest.approx(3092, rel=0.005)
+    assert items_to_exclude(_binary(35, 35, 700), 0.03) == pytest.approx(687, rel=0.005)
+
+
+def test_silence_needs_as_many_items_as_its_exact_bound() -> None:
+    needed = items_to_exclude(_binary(0, 0, 40), 0.005)
+    assert 1 - 0.05 ** (1 / needed) <= 0.005 < 1 - 0.05 ** (1 / (needed - 1))
 
 
 @pytest.mark.parametrize(("alpha", "flips"), [(0.05, 5), (0.5**4, 4), (0.01, 7)])

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from registry_records import BASE_DIGEST, attempted, report_between
 
-from promotion.config import GateConfig
-from promotion.gate import GateIdentity, GateReport, SuiteScores, judge, save_report
+from promotion.gate import GateReport, save_report
 from promotion.promote import (
     PromotionResult,
     begin_canary,
@@ -24,18 +24,15 @@ from promotion.promote import (
     read_slots,
     rollback,
 )
-from promotion.registry import (
-    NoPrevious,
-    Registry,
-    UnknownAdapter,
-)
-from promotion.slot_rows import PromotionRefused, UnknownSlot
+from promotion.registry import Registry
+from promotion.signing import register_signed
+from promotion.slot_rows import NoPrevious, PromotionRefused, UnknownSlot
 from promotion.state import RegisteredVersion
+from promotion.version_rows import UnknownAdapter
 from serving.errors import AdapterNotServable
 from serving.slot_table import SlotEntry
 
 ROOT = Path(__file__).parents[2]
-BASE_DIGEST = "sha256:" + "0" * 64
 
 
 def _digest(number: int) -> str:
@@ -50,39 +47,22 @@ def _add(registry: Registry, home: Path, number: int, slot: str = "L2") -> None:
     path = f"adapters/{_digest(number).removeprefix('sha256:')}"
     (home / path).mkdir(parents=True)
     (home / path / "adapter_model.safetensors").write_bytes(b"weights")
-    registry.register(
-        RegisteredVersion(
-            slot=slot,
-            digest=_digest(number),
-            base_digest=BASE_DIGEST,
-            path=path,
-            created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        )
-    )
-
-
-def _report(champion: int | None, challenger: int, slot: str = "L2", gains: int = 20) -> GateReport:
-    n = 60
-    scores = SuiteScores(
-        suite="suite",
+    version = RegisteredVersion(
         slot=slot,
-        item_ids=tuple(map(str, range(n))),
-        clusters=tuple(map(str, range(n))),
-        champion=(0.0,) * n,
-        challenger=(1.0,) * gains + (0.0,) * (n - gains),
-        identical=False,
-        unchanged=False,
-    )
-    identity = GateIdentity(
-        slot=slot,
-        champion_digest=None if champion is None else _digest(champion),
-        challenger_digest=_digest(challenger),
+        digest=_digest(number),
         base_digest=BASE_DIGEST,
-        suites_digest="sha256:" + "d" * 64,
-        seed=0,
-        code_version="1",
+        path=path,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
-    return judge(scores, [], GateConfig(), identity)
+    register_signed(registry, home, version)
+
+
+def _report(
+    home: Path, champion: int | None, challenger: int, slot: str = "L2", gains: int = 20
+) -> GateReport:
+    before = None if champion is None else _digest(champion)
+    report = report_between(before, _digest(challenger), gains=gains, slot=slot)
+    return attempted(home, report)
 
 
 def _whole(path: Path) -> None:
@@ -103,7 +83,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def _promote(home: Path, champion: int | None = 1, challenger: int = 2) -> PromotionResult:
-    return promote(home, _report(champion, challenger), verify=_whole)
+    return promote(home, _report(home, champion, challenger), verify=_whole)
 
 
 def _everything(home: Path) -> tuple[object, ...]:
@@ -141,12 +121,12 @@ def test_promoting_again_says_that_nothing_changed(home: Path) -> None:
 def test_a_report_that_did_not_pass_changes_nothing(home: Path) -> None:
     before = _everything(home)
     with pytest.raises(PromotionRefused, match=r"says 'INCONCLUSIVE'.*still serves"):
-        promote(home, _report(1, 2, gains=2), verify=_whole)
+        promote(home, _report(home, 1, 2, gains=2), verify=_whole)
     assert _everything(home) == before
 
 
 def test_a_report_about_a_former_champion_changes_nothing(home: Path) -> None:
-    stale = _report(1, 3)
+    stale = _report(home, 1, 3)
     _promote(home)
     before = _everything(home)
     with pytest.raises(PromotionRefused, match="is about champion"):
@@ -181,7 +161,7 @@ def test_an_unknown_challenger_changes_nothing(home: Path) -> None:
 
 def test_an_unknown_slot_is_refused(home: Path) -> None:
     with pytest.raises(UnknownSlot, match="'L0', 'L1', 'L2'"):
-        promote(home, _report(1, 2, slot="L8"), verify=_whole)
+        promote(home, _report(home, 1, 2, slot="L8"), verify=_whole)
     with pytest.raises(UnknownSlot, match="'L0', 'L1', 'L2'"):
         rollback(home, "L8")
 
@@ -197,7 +177,7 @@ def test_rollback_restores_what_served(home: Path) -> None:
 
 
 def test_rollback_of_a_first_adapter_serves_the_base(home: Path) -> None:
-    promote(home, _report(None, 11, slot="L1"), verify=_whole)
+    promote(home, _report(home, None, 11, slot="L1"), verify=_whole)
     result = rollback(home, "L1")
     assert result.champion is None
     assert "went back to 'base'" in result.message
@@ -223,7 +203,7 @@ def test_rollback_to_a_missing_artifact_changes_nothing(home: Path) -> None:
 
 def test_slots_on_disk_follow_the_registry_whoever_writes(home: Path) -> None:
     """Promotions of different slots at once: the file ends as the registry says."""
-    reports = [_report(1, 2), _report(None, 11, slot="L1")]
+    reports = [_report(home, 1, 2), _report(home, None, 11, slot="L1")]
     threads = [
         threading.Thread(target=promote, args=(home, report), kwargs={"verify": _whole})
         for report in reports
@@ -270,7 +250,7 @@ def _run_until_killed(*arguments: str) -> None:
 
 
 def test_a_promotion_killed_before_the_flip_changes_nothing(home: Path) -> None:
-    report = _report(1, 2)
+    report = _report(home, 1, 2)
     save_report(home, report)
     before = _everything(home)
     _run_until_killed(str(home), report.key, "in-verify")
@@ -278,7 +258,7 @@ def test_a_promotion_killed_before_the_flip_changes_nothing(home: Path) -> None:
 
 
 def test_a_promotion_killed_after_the_flip_is_finished_by_the_next_run(home: Path) -> None:
-    report = _report(1, 2)
+    report = _report(home, 1, 2)
     save_report(home, report)
     _run_until_killed(str(home), report.key)
     assert next(e for e in read_slots(home).slots if e.slot == "L2").champion == _name(1)
@@ -298,12 +278,42 @@ def test_a_rollback_killed_after_the_flip_is_finished_not_undone(home: Path) -> 
     assert next(e for e in read_slots(home).slots if e.slot == "L2").champion == _name(1)
 
 
+def test_a_word_that_finishing_a_rollback_did_not_use_is_said_so(home: Path) -> None:
+    """Also without a crash: another home of the registry went back, and this file is behind."""
+    _promote(home)
+    with Registry.open(home) as registry:
+        registry.rollback("L2", note={"by": "canary", "rolled_back": _digest(2), "reason": "harm."})
+        events = registry.events()
+    word = {"by": "ann", "reason": "the traffic was an attack"}
+    result = rollback(home, "L2", note=word)
+    assert (result.changed, result.champion) == (False, _name(1)), "what was done is not undone"
+    assert result.message == (
+        f"Slot 'L2' finished going back to '{_name(1)}' (generation 3). Nothing else was done, and "
+        f"the word of 'ann' was not used: run the same again to go back to '{_name(2)}'."
+    )
+    with Registry.open(home) as registry:
+        assert registry.events() == events
+    again = rollback(home, "L2", note=word)
+    assert (again.changed, again.champion) == (True, _name(2))
+    assert again.message == f"Slot 'L2' went back to '{_name(2)}' (generation 4)."
+
+
+def test_a_rollback_by_a_word_that_was_killed_is_finished_by_the_same_word(home: Path) -> None:
+    _promote(home)
+    word = {"by": "ann", "reason": "it is slow"}
+    with Registry.open(home) as registry:
+        registry.rollback("L2", note=word)  # and no file
+    result = rollback(home, "L2", note=word)
+    assert result.message == f"Slot 'L2' finished going back to '{_name(1)}' (generation 3)."
+    assert _l2(home).champion == _name(1)
+
+
 def _l2(home: Path) -> SlotEntry:
     return next(entry for entry in read_slots(home).slots if entry.slot == "L2")
 
 
 def test_a_canary_is_what_serving_reads_until_it_ends(home: Path) -> None:
-    result = begin_canary(home, _report(1, 2), 5, verify=_whole)
+    result = begin_canary(home, _report(home, 1, 2), 5, verify=_whole)
     assert result.message == f"Slot 'L2' gives 5% of its traffic to '{_name(2)}' (generation 2)."
     entry = _l2(home)
     assert (entry.champion, entry.canary, entry.canary_percent) == (_name(1), _name(2), 5.0)
@@ -319,14 +329,14 @@ def test_a_canary_that_cannot_serve_changes_nothing(home: Path) -> None:
     (folder / "adapter_model.safetensors").write_bytes(b"other")
     before = _everything(home)
     with pytest.raises(AdapterNotServable, match="altered"):
-        begin_canary(home, _report(1, 2), 5, verify=_whole)
+        begin_canary(home, _report(home, 1, 2), 5, verify=_whole)
     with pytest.raises(PromotionRefused, match="INCONCLUSIVE"):
-        begin_canary(home, _report(1, 3, gains=2), 5, verify=_whole)
+        begin_canary(home, _report(home, 1, 3, gains=2), 5, verify=_whole)
     assert _everything(home) == before
 
 
 def test_a_canary_that_wins_is_promoted_by_its_report(home: Path) -> None:
-    report = _report(1, 2)
+    report = _report(home, 1, 2)
     begin_canary(home, report, 5, verify=_whole)
     assert promote(home, report, verify=_whole).changed
     assert (_l2(home).champion, _l2(home).canary) == (_name(2), None)
@@ -337,7 +347,7 @@ def test_going_back_after_a_canary_whose_export_was_lost_goes_back(home: Path) -
     _promote(home)
     rollback(home, "L2")
     with Registry.open(home) as registry:
-        registry.begin_canary("L2", _digest(3), 5, _report(1, 3))
+        registry.begin_canary("L2", _digest(3), 5, _report(home, 1, 3))
     result = rollback(home, "L2")
     assert (result.changed, result.champion) == (True, _name(2))
     assert _l2(home).canary is None

@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from registry_records import SLOTS, START, digest_of, report_of, version_of
+from registry_records import SLOTS, START, digest_of, gated, report_of, version_of
 
 from promotion.gate import GateReport
-from promotion.registry import (
-    NoPrevious,
-    Registry,
-    UnknownAdapter,
-    VersionConflict,
-)
-from promotion.slot_rows import PromotionRefused, StaleGeneration, UnknownSlot
+from promotion.registry import Registry
+from promotion.slot_rows import NoPrevious, PromotionRefused, StaleGeneration, UnknownSlot
 from promotion.state import BASE
 from promotion.tables import (
     Database,
@@ -25,6 +20,7 @@ from promotion.tables import (
     versions_query,
     versions_table,
 )
+from promotion.version_rows import UnknownAdapter, VersionConflict
 from serving.errors import InvalidAdapterName
 
 # --- versions
@@ -154,14 +150,14 @@ def test_a_version_of_another_slot_never_serves(registry: Registry) -> None:
 
 def test_a_passed_report_moves_the_champion(registry: Registry) -> None:
     registry.bootstrap("L2", digest_of(1))
-    change = registry.promote("L2", digest_of(2), 1, report_of(1, 2))
+    change = registry.promote("L2", digest_of(2), 1, gated(registry, 1, 2))
     assert change.changed
     state = registry.slot("L2")
     assert (state.champion, state.previous, state.generation) == (digest_of(2), digest_of(1), 2)
 
 
 def test_promoting_the_champion_again_changes_nothing(registry: Registry) -> None:
-    report = report_of(None, 2)
+    report = gated(registry, None, 2)
     registry.promote("L2", digest_of(2), 0, report)
     again = registry.promote("L2", digest_of(2), 0, report)
     assert not again.changed
@@ -197,17 +193,17 @@ def test_a_challenger_on_another_base_is_refused(registry: Registry) -> None:
     registry.register(version_of(9, base_digest=other))
     registry.bootstrap("L2", digest_of(1))
     with pytest.raises(PromotionRefused, match="is about base"):
-        registry.promote("L2", digest_of(9), 1, report_of(1, 9, base_digest=other))
+        registry.promote("L2", digest_of(9), 1, gated(registry, 1, 9, base_digest=other))
 
 
 def test_a_generation_that_passed_is_refused(registry: Registry) -> None:
     registry.bootstrap("L2", digest_of(1))
     with pytest.raises(StaleGeneration, match="at generation 1, not 0"):
-        registry.promote("L2", digest_of(2), 0, report_of(1, 2))
+        registry.promote("L2", digest_of(2), 0, gated(registry, 1, 2))
 
 
 def test_a_report_does_not_bring_back_what_was_rolled_back(registry: Registry) -> None:
-    report = report_of(None, 2)
+    report = gated(registry, None, 2)
     registry.promote("L2", digest_of(2), 0, report)
     registry.rollback("L2")
     with pytest.raises(PromotionRefused, match="a report promotes once"):
@@ -216,7 +212,7 @@ def test_a_report_does_not_bring_back_what_was_rolled_back(registry: Registry) -
 
 def test_an_unregistered_challenger_is_refused(registry: Registry) -> None:
     with pytest.raises(UnknownAdapter):
-        registry.promote("L2", digest_of(50), 0, report_of(None, 50))
+        registry.promote("L2", digest_of(50), 0, gated(registry, None, 50))
 
 
 # --- rollback
@@ -224,14 +220,14 @@ def test_an_unregistered_challenger_is_refused(registry: Registry) -> None:
 
 def test_rollback_swaps_and_swaps_back(registry: Registry) -> None:
     registry.bootstrap("L2", digest_of(1))
-    registry.promote("L2", digest_of(2), 1, report_of(1, 2))
+    registry.promote("L2", digest_of(2), 1, gated(registry, 1, 2))
     first = registry.rollback("L2").state
     assert (first.champion, first.previous) == (digest_of(1), digest_of(2))
     assert registry.rollback("L2").state.champion == digest_of(2)
 
 
 def test_the_first_adapter_rolls_back_to_the_base(registry: Registry) -> None:
-    registry.promote("L2", digest_of(2), 0, report_of(None, 2))
+    registry.promote("L2", digest_of(2), 0, gated(registry, None, 2))
     assert registry.slot("L2").previous == BASE
     state = registry.rollback("L2").state
     assert (state.champion, state.previous) == (None, digest_of(2))
@@ -246,6 +242,6 @@ def test_no_previous_is_said_clearly(registry: Registry, bootstrapped: bool) -> 
 
 
 def test_rollback_of_a_slot_that_moved_is_refused(registry: Registry) -> None:
-    registry.promote("L2", digest_of(2), 0, report_of(None, 2))
+    registry.promote("L2", digest_of(2), 0, gated(registry, None, 2))
     with pytest.raises(StaleGeneration):
         registry.rollback("L2", expected_generation=0)

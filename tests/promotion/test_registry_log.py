@@ -3,6 +3,7 @@
 Races run in threads and processes of their own connections, nothing is locked by the test.
 """
 
+import contextlib
 import json
 import multiprocessing
 import sqlite3
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from registry_records import SLOTS, START, digest_of, report_of, version_of
+from registry_records import SLOTS, START, digest_of, gated, version_of
 
 from promotion.gate import GateReport
 from promotion.registry import (
@@ -28,7 +29,7 @@ from promotion.tables import (
 
 def test_history_says_who_served_when(registry: Registry) -> None:
     registry.bootstrap("L2", digest_of(1))
-    registry.promote("L2", digest_of(2), 1, report_of(1, 2))
+    registry.promote("L2", digest_of(2), 1, gated(registry, 1, 2))
     registry.rollback("L2")
     tenures = registry.history("L2")
     assert [t.champion for t in tenures] == [digest_of(1), digest_of(2), digest_of(1)]
@@ -39,7 +40,7 @@ def test_history_says_who_served_when(registry: Registry) -> None:
 
 def _eventful(registry: Registry) -> None:
     registry.bootstrap("L2", digest_of(1))
-    registry.promote("L2", digest_of(2), 1, report_of(1, 2))
+    registry.promote("L2", digest_of(2), 1, gated(registry, 1, 2))
     registry.rollback("L2")
 
 
@@ -73,6 +74,33 @@ def test_a_change_behind_the_registrys_back_is_found(
     connection.close()
     with pytest.raises(CorruptRegistry, match="altered or is missing"):
         registry.verify_chain()
+
+
+@pytest.mark.parametrize(
+    ("tampering", "words"),
+    [
+        ("UPDATE events SET kind = 'gift' WHERE seq = 2", "Event 2: kind"),
+        ("UPDATE events SET at = 'noon' WHERE seq = 2", "Event 2: at"),
+        ("UPDATE events SET payload = '[]' WHERE seq = 2", "Event 2: payload"),
+        ("UPDATE events SET payload = 'x' WHERE seq = 2", "Event 2: payload"),
+        ("UPDATE slots SET tier = 'gold' WHERE slot = 'L1'", "SlotTraits 'L1': tier"),
+        ("UPDATE slots SET canary_percent = 'all' WHERE slot = 'L2'", "L2"),
+        ("UPDATE versions SET created_at = 'noon'", "created_at"),
+        ("UPDATE versions SET path = '/etc'", "path.* must be relative"),
+        ("UPDATE versions SET metrics = 'x'", "is no JSON"),
+    ],
+)
+def test_what_no_code_wrote_is_told_in_one_line(
+    registry: Registry, tmp_path: Path, tampering: str, words: str
+) -> None:
+    _eventful(registry)
+    with contextlib.closing(sqlite3.connect(tmp_path / "registry.sqlite")) as connection:
+        connection.execute(tampering)
+        connection.commit()
+    look = registry.versions if "versions" in tampering else registry.verify_chain
+    with pytest.raises(CorruptRegistry, match=words) as refusal:
+        look()
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_forged_event_with_a_fitting_hash_breaks_the_chain(
@@ -114,7 +142,7 @@ def _race(
     home: Path, champion: int | None, numbers: list[int], generation: int
 ) -> list[tuple[int, str]]:
     barrier, outcomes = threading.Barrier(len(numbers)), []
-    reports = {number: report_of(champion, number) for number in numbers}
+    reports = {number: gated(home, champion, number) for number in numbers}
 
     def promoter(number: int) -> None:
         with Registry.open(home) as own:
@@ -152,7 +180,7 @@ def test_processes_race_like_threads(tmp_path: Path) -> None:
     processes = [
         context.Process(
             target=_promote_in_process,
-            args=(tmp_path, number, report_of(None, number).model_dump_json(), results),
+            args=(tmp_path, number, gated(tmp_path, None, number).model_dump_json(), results),
         )
         for number in range(1, 4)
     ]
@@ -218,7 +246,9 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
         Registry.open(tmp_path)
 
 
-@pytest.mark.parametrize("url", ["nonsense", "nodb://x", "sqlite:////no/such/folder/r.sqlite"])
+@pytest.mark.parametrize(
+    "url", ["nonsense", "nodb://x", "postgresql://db:abc/x", "sqlite:////no/such/folder/r.sqlite"]
+)
 def test_a_registry_that_cannot_be_reached_is_one_clear_line(url: str) -> None:
     with pytest.raises(RegistryUnavailable, match="registry"):
         Registry.open(url)

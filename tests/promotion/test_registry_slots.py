@@ -9,12 +9,19 @@ import threading
 from pathlib import Path
 
 import pytest
-from registry_records import SLOTS, digest_of, report_of, version_of
+from registry_records import SLOTS, digest_of, gated, report_of, version_of
 
 from promotion.events import append_event
 from promotion.promote import slot_table
-from promotion.registry import NoPrevious, Registry
-from promotion.slot_rows import PromotionRefused, SlotInvalid, StaleGeneration, UnknownSlot
+from promotion.registry import Registry
+from promotion.slot_rows import (
+    NoPrevious,
+    PromotionRefused,
+    SlotHeld,
+    SlotInvalid,
+    StaleGeneration,
+    UnknownSlot,
+)
 from promotion.state import SlotState
 from promotion.tables import CorruptRegistry
 from serving.slot_table import SlotTraits
@@ -88,6 +95,13 @@ def test_a_configured_slot_still_takes_its_first_adapter(registry: Registry) -> 
         registry.bootstrap("L2", digest_of(2))
 
 
+def test_a_held_slot_takes_no_first_adapter(registry: Registry) -> None:
+    registry.remark("L2", "hold", {"held": True, "by": "ann", "reason": "wait"})
+    with pytest.raises(SlotHeld, match="'ann'"):
+        registry.bootstrap("L2", digest_of(1))
+    assert registry.slot("L2").champion is None
+
+
 @pytest.mark.parametrize(
     "tampering",
     [
@@ -103,7 +117,7 @@ def test_a_change_behind_the_registrys_back_is_found(
 ) -> None:
     registry.add("L4", LAW)
     registry.bootstrap("L2", digest_of(1))
-    registry.begin_canary("L2", digest_of(2), 5, report_of(1, 2))
+    registry.begin_canary("L2", digest_of(2), 5, gated(registry, 1, 2))
     assert registry.verify_chain() == 3
     altered(tmp_path, tampering)
     with pytest.raises(CorruptRegistry, match="altered or is missing"):
@@ -115,7 +129,7 @@ def test_a_change_behind_the_registrys_back_is_found(
 
 def test_a_canary_needs_and_keeps_its_report(registry: Registry) -> None:
     registry.bootstrap("L2", digest_of(1))
-    report = report_of(1, 2)
+    report = gated(registry, 1, 2)
     state = registry.begin_canary("L2", digest_of(2), 5, report, 1).state
     assert (state.champion, state.canary, state.canary_percent) == (digest_of(1), digest_of(2), 5.0)
     assert state.previous is None
@@ -150,39 +164,53 @@ def test_a_version_that_did_not_pass_against_the_champion_is_no_canary(
     assert len(registry.events()) == 1
 
 
-@pytest.mark.parametrize("percent", [0, -1, 100.5, float("nan"), float("inf")])
-def test_a_canary_gets_a_real_part(registry: Registry, percent: float) -> None:
-    with pytest.raises(PromotionRefused, match="percent"):
-        registry.begin_canary("L2", digest_of(2), percent, report_of(None, 2))
+@pytest.mark.parametrize("percent", [0, -1, 100, 100.5, float("nan"), float("inf")])
+def test_a_canary_gets_a_part_and_neither_nothing_nor_all(
+    registry: Registry, percent: float
+) -> None:
+    with pytest.raises(PromotionRefused, match=r"less than 100 percent.*'flows promote L2' gives"):
+        registry.begin_canary("L2", digest_of(2), percent, gated(registry, None, 2))
 
 
 def test_a_canary_ends_by_word_by_rollback_and_by_another_champion(registry: Registry) -> None:
     registry.bootstrap("L2", digest_of(1))
-    registry.promote("L2", digest_of(2), 1, report_of(1, 2))
+    registry.promote("L2", digest_of(2), 1, gated(registry, 1, 2))
 
-    registry.begin_canary("L2", digest_of(3), 5, report_of(2, 3))
+    registry.begin_canary("L2", digest_of(3), 5, gated(registry, 2, 3))
     ended = registry.end_canary("L2", 3).state
     assert (ended.champion, ended.canary, ended.canary_percent) == (digest_of(2), None, 0.0)
     assert ended.previous == digest_of(1)
     assert not registry.end_canary("L2").changed
 
-    registry.begin_canary("L2", digest_of(3), 5, report_of(2, 3))
-    assert registry.promote("L2", digest_of(4), 5, report_of(2, 4)).state.canary is None
+    registry.begin_canary("L2", digest_of(3), 5, gated(registry, 2, 3))
+    assert registry.promote("L2", digest_of(4), 5, gated(registry, 2, 4)).state.canary is None
 
-    registry.begin_canary("L2", digest_of(3), 5, report_of(4, 3))
+    registry.begin_canary("L2", digest_of(3), 5, gated(registry, 4, 3))
     back = registry.rollback("L2").state
     assert (back.champion, back.previous, back.canary) == (digest_of(2), digest_of(4), None)
     assert registry.verify_chain() == 8
 
 
+def test_a_canary_takes_no_other_ones_place(registry: Registry) -> None:
+    registry.bootstrap("L2", digest_of(1))
+    registry.begin_canary("L2", digest_of(2), 20, gated(registry, 1, 2))
+    before = registry.events()
+    words = r"'L2@0+' is on trial with 20% of 'L2'.*'flows slots canary L2 --end'"
+    with pytest.raises(PromotionRefused, match=words):
+        registry.begin_canary("L2", digest_of(3), 5, gated(registry, 1, 3))
+    assert registry.events() == before
+    registry.end_canary("L2")
+    assert registry.begin_canary("L2", digest_of(3), 5, gated(registry, 1, 3)).changed
+
+
 def test_a_slot_that_moved_on_gets_no_canary(registry: Registry) -> None:
     registry.bootstrap("L2", digest_of(1))
     with pytest.raises(StaleGeneration):
-        registry.begin_canary("L2", digest_of(2), 5, report_of(1, 2), expected_generation=0)
+        registry.begin_canary("L2", digest_of(2), 5, gated(registry, 1, 2), expected_generation=0)
     with pytest.raises(StaleGeneration):
         registry.end_canary("L2", expected_generation=0)
     with pytest.raises(PromotionRefused, match="belongs to slot 'L2'"):
-        registry.begin_canary("L1", digest_of(2), 5, report_of(1, 2, slot="L1"))
+        registry.begin_canary("L1", digest_of(2), 5, gated(registry, 1, 2, slot="L1"))
 
 
 def test_of_a_canary_and_a_promotion_at_once_both_or_the_first_count(tmp_path: Path) -> None:
@@ -198,9 +226,9 @@ def test_of_a_canary_and_a_promotion_at_once_both_or_the_first_count(tmp_path: P
                 barrier.wait()
                 try:
                     if kind == "canary":
-                        own.begin_canary("L2", digest_of(2), 5, report_of(1, 2), 1)
+                        own.begin_canary("L2", digest_of(2), 5, gated(own, 1, 2), 1)
                     else:
-                        own.promote("L2", digest_of(3), 1, report_of(1, 3))
+                        own.promote("L2", digest_of(3), 1, gated(own, 1, 3))
                     outcomes.append(kind)
                 except PromotionRefused:
                     pass
@@ -222,7 +250,7 @@ def test_the_table_says_all_of_it(registry: Registry) -> None:
     registry.register(other)
     registry.declare({"L4": LAW})
     registry.bootstrap("L2", digest_of(1))
-    report = report_of(1, 9, challenger_digest=other.digest)
+    report = gated(registry, 1, 9, challenger_digest=other.digest)
     registry.begin_canary("L2", other.digest, 12.5, report)
     table = slot_table(registry)
     assert [entry.slot for entry in table.slots] == ["L0", "L1", "L2", "L3", "L4"]
@@ -278,7 +306,7 @@ def test_an_old_registry_is_read_verified_and_completed(tmp_path: Path) -> None:
         assert registry.slot("L2").champion == digest_of(1)
         assert registry.traits()["L2"] == SlotTraits()
         # A champion may move before anybody says what the slots are for.
-        registry.promote("L2", digest_of(2), 1, report_of(1, 2))
+        registry.promote("L2", digest_of(2), 1, gated(registry, 1, 2))
     with Registry.open(tmp_path, {"L2": CODE, "L0": SlotTraits(role="router")}) as registry:
         assert registry.traits()["L2"] == CODE
         assert registry.traits()["L0"].role == "router"

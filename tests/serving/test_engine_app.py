@@ -6,20 +6,19 @@ A real tiny model with real adapters behind a real socket; nothing is faked.
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from engine_calls import ask, make_adapter
+from engine_calls import ask, make_adapter, use
 from engine_server import tiny_engine_server
 
 from serving.embedded import EmbeddedEngine
 from serving.engine import ChatResult, Delta
 from serving.errors import EngineRefused
-from serving.openai_engine import OpenAIEngine
 from serving.sse import reassemble
 
 # PEFT 0.21 reads a property that transformers 5.24 renamed.
@@ -45,17 +44,6 @@ def client(url: str) -> Iterator[httpx.Client]:
 def chat(client: httpx.Client, **fields: Any) -> httpx.Response:
     body = {"model": "base", "messages": HELLO, "max_tokens": 8, "temperature": 0.0} | fields
     return client.post("/v1/chat/completions", json=body)
-
-
-def use(url: str, call: Callable[[OpenAIEngine], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        engine = OpenAIEngine(url)
-        try:
-            return await call(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(run())
 
 
 def error(response: httpx.Response) -> tuple[int, dict[str, Any]]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.records import content_id
 from serving.toolcalls import parse_tool_calls
 
 TIMER = '<tool_call>\n{"name": "set_timer", "arguments": {"minutes": 5}}\n</tool_call>'
@@ -68,6 +69,14 @@ def test_words_in_other_scripts_stay_readable() -> None:
     text = '<tool_call>{"name": "say", "arguments": {"text": "Grüße, 世界"}}</tool_call>'
 
     assert parse_tool_calls(text, "c").tool_calls[0].arguments == '{"text": "Grüße, 世界"}'
+
+
+def test_half_a_surrogate_pair_is_no_text_and_a_whole_one_stays() -> None:
+    text = '<tool_call>{"name": "\\ud83d", "arguments": {"\\udc00": "\\ud83d\\ude00 \\ud83d"}}'
+    (call,) = parse_tool_calls(text, "c").tool_calls
+
+    assert (call.name, json.loads(call.arguments)) == ("?", {"?": "\U0001f600 ?"})
+    assert content_id([call.name, call.arguments]).startswith("sha256:")
 
 
 @settings(deadline=None)

@@ -14,7 +14,7 @@ from stub_engine import Answer, StubEngine, stub_engine
 
 from serving.child import HOST, free_port
 from serving.engine import ChatRequest
-from serving.errors import BrokenAnswer, EngineUnavailable
+from serving.errors import BrokenAnswer, EngineRefused, EngineUnavailable
 from serving.openai_engine import OpenAIEngine
 from serving.records import Message
 
@@ -239,3 +239,34 @@ def test_an_engine_is_healthy_while_it_says_so(stub: StubEngine) -> None:
     stub.healthy = False
     assert asyncio.run(run(stub.url)) is False
     assert asyncio.run(run(f"http://{HOST}:{free_port()}")) is False
+
+
+@pytest.mark.parametrize("scheme", ["http", "ftp"])
+def test_no_message_shows_what_an_address_hides(scheme: str) -> None:
+    url = f"{scheme}://bob:SECRET@{HOST}:{free_port()}/v1"
+
+    async def ask() -> None:
+        engine = OpenAIEngine(url)
+        try:
+            await engine.models()
+        finally:
+            await engine.close()
+
+    with pytest.raises(EngineUnavailable, match=r"'\w+://\*\*\*@127") as problem:
+        asyncio.run(ask())
+    assert "SECRET" not in str(problem.value)
+
+
+def test_an_answer_that_is_an_error_does_not_show_it_either(stub: StubEngine) -> None:
+    stub.default = Answer(status=500)
+
+    async def ask() -> None:
+        engine = OpenAIEngine(stub.url.replace("://", "://bob:SECRET@"))
+        try:
+            await engine.chat(ASK)
+        finally:
+            await engine.close()
+
+    with pytest.raises(EngineRefused, match=r"\*\*\*@") as refusal:
+        asyncio.run(ask())
+    assert "SECRET" not in str(refusal.value)

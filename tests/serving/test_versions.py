@@ -1,4 +1,4 @@
-"""Proves how a slot table takes effect: as a whole or not at all, and gently on running turns.
+"""Proves how a slot table takes effect: each slot whole or not at all, gently on running turns.
 
 Real HTTP clients against stub engines that load, list and refuse as vLLM does; adapters are
 empty folders.
@@ -11,7 +11,11 @@ import pytest
 from slot_tables import entry, name_of, simple, table, until, versions_on
 from stub_engine import Answer, StubEngine, stub_engine
 
+from serving.head import HeadInvalid
 from serving.loading import VersionRefused
+from serving.openai_engine import OpenAIEngine
+from serving.slot_table import SlotFile
+from serving.versions import Versions
 
 A, B, C = (name_of(n) for n in (1, 2, 3))
 
@@ -126,7 +130,9 @@ def test_going_back_to_a_version_that_drains_keeps_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["load", "unlisted", "another name", "refused chat", "folder"])
-def test_a_version_that_cannot_serve_changes_nothing(tmp_path: Path, trouble: str) -> None:
+def test_a_table_put_with_a_version_that_cannot_serve_changes_nothing(
+    tmp_path: Path, trouble: str
+) -> None:
     def spoilt(asked) -> Answer | None:
         if asked.model != B:
             return None
@@ -145,14 +151,68 @@ def test_a_version_that_cannot_serve_changes_nothing(tmp_path: Path, trouble: st
             if trouble == "folder":
                 (tmp_path / "adapters" / f"{2:012x}").rmdir()
             if trouble == "unlisted":
-                wanted = simple(tmp_path, 2)
+                wanted = simple(tmp_path, 2, generation=1)
                 stub.forget_loads = True
             with pytest.raises(VersionRefused, match=B) as refusal:
-                await versions.apply(wanted)
+                await versions.put(wanted, tmp_path / "slots.json")
             assert "\n" not in str(refusal.value)
             assert versions.table == simple(tmp_path, 1)
             assert versions.lease("c").names == {"L0": "base", "L2": A}
             assert set(stub.adapters) == {A}
+
+    with stub_engine() as stub:
+        asyncio.run(scenario(stub))
+
+
+def test_a_slot_that_cannot_change_holds_up_no_other(tmp_path: Path) -> None:
+    async def scenario(stub: StubEngine) -> None:
+        async with versions_on(tmp_path, stub) as versions:
+            l1 = entry(tmp_path, "L1", 7)
+            await versions.apply(table(l1, entry(tmp_path, "L2", 1)))
+            harmful = entry(tmp_path, "L2", 2, previous=A, generation=1)
+            await versions.apply(table(l1, harmful))
+            bad, new = name_of(8, "L1"), name_of(9, "L4")
+            stub.load_status = {bad: 500, new: 500}
+            canary = entry(tmp_path, "L1", 7, canary=8, canary_percent=5, generation=1)
+            back = entry(tmp_path, "L2", 1, previous=B, generation=2)
+            wanted = table(canary, back, entry(tmp_path, "L4", 9))
+            for _ in range(2):
+                with pytest.raises(VersionRefused, match="Unchanged: 'L1', 'L4'") as refusal:
+                    await versions.apply(wanted)
+                assert bad in str(refusal.value)
+                assert versions.table == table(l1, back)
+                assert versions.lease("c").names == {"L1": name_of(7, "L1"), "L2": A}
+            stub.load_status = {}
+            assert await versions.apply(wanted)
+            assert versions.table == wanted
+
+    with stub_engine() as stub:
+        asyncio.run(scenario(stub))
+
+
+def test_a_head_that_cannot_be_used_holds_up_no_other_slot(tmp_path: Path) -> None:
+    def check(table: SlotFile) -> None:
+        head = table.get("router")
+        if head is not None and head.champion == name_of(9, "router"):
+            raise HeadInvalid("it is damaged")
+
+    async def scenario(stub: StubEngine) -> None:
+        versions = Versions(OpenAIEngine(stub.url), tmp_path, check=check)
+        old, bad = (entry(tmp_path, "router", n, role="head") for n in (8, 9))
+        await versions.apply(table(entry(tmp_path, "L2", 2), old))
+        with pytest.raises(VersionRefused, match="damaged Unchanged: 'router'"):
+            await versions.apply(table(entry(tmp_path, "L2", 1), bad))
+        assert versions.table == table(entry(tmp_path, "L2", 1), old)
+        with pytest.raises(HeadInvalid, match="damaged"):
+            await versions.put(
+                table(
+                    entry(tmp_path, "L2", 2, generation=1),
+                    bad.model_copy(update={"generation": 1}),
+                ),
+                tmp_path / "slots.json",
+            )
+        assert versions.lease("c").names == {"L2": A}
+        await versions.close()
 
     with stub_engine() as stub:
         asyncio.run(scenario(stub))

@@ -6,13 +6,20 @@ empty folders.
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from slot_tables import name_of, simple, until, versions_on
+from slot_tables import entry, name_of, simple, table, until, versions_on
 from stub_engine import Answer, StubEngine, stub_engine
 
+from serving.engine import ChatRequest
 from serving.loading import VersionRefused
+from serving.openai_engine import OpenAIEngine
+from serving.records import Message
+from serving.replicas import Replicas
+from serving.slot_table import SlotFile, write_slot_file
+from serving.versions import Versions
 
 A, B, C = (name_of(n) for n in (1, 2, 3))
 
@@ -37,19 +44,112 @@ def test_one_replica_that_fails_refuses_the_table_for_all(tmp_path: Path) -> Non
         asyncio.run(scenario(one, two))
 
 
-def test_a_replica_that_is_down_refuses_the_table(tmp_path: Path) -> None:
+@contextlib.asynccontextmanager
+async def watched(
+    home: Path, stubs: list[StubEngine], step_s: float = 20.0
+) -> AsyncIterator[tuple[Versions, Replicas]]:
+    """Yield replicas and their versions, which follow `slots.json`."""
+    engine = Replicas([OpenAIEngine(stub.url) for stub in stubs])
+    versions = Versions(engine, home, drain_s=0.05, step_s=step_s)
+    task = asyncio.create_task(versions.watch(home / "slots.json", 0.01))
+    try:
+        yield versions, engine
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await versions.close()
+        await engine.close()
+
+
+async def serve_then_replace(home: Path, versions: Versions) -> None:
+    """Have version 1 serve, then 2, with 1 as what a rollback brings back."""
+    for number, previous in ((1, None), (2, A)):
+        slot = entry(home, "L2", number, previous=previous, generation=number)
+        write_slot_file(home / "slots.json", table(slot))
+        await until(lambda n=number: versions.lease("c").names.get("L2") == name_of(n))
+
+
+def gone_back(home: Path) -> SlotFile:
+    return table(entry(home, "L2", 1, previous=B, generation=3))
+
+
+async def ask_all(engine: Replicas, name: str) -> None:
+    for n in range(20):
+        question = (Message(role="user", content="Hello"),)
+        answer = await engine.chat(ChatRequest(name, question, affinity=f"c{n}"))
+        assert answer.served_name == name
+
+
+def test_a_rollback_reaches_the_replicas_that_answer(tmp_path: Path) -> None:
+    async def scenario(one: StubEngine, running: contextlib.ExitStack) -> None:
+        two = running.enter_context(stub_engine())
+        port = int(two.url.rsplit(":", 1)[1])
+        async with watched(tmp_path, [one, two]) as (versions, engine):
+            await serve_then_replace(tmp_path, versions)
+            await asyncio.to_thread(running.close)
+            write_slot_file(tmp_path / "slots.json", gone_back(tmp_path))
+            await until(lambda: versions.lease("c").names["L2"] == A)
+            assert versions.last_error is None
+            assert engine.behind == {1}
+            await ask_all(engine, A)
+            # It comes back empty, and refuses the version at first.
+            back = running.enter_context(stub_engine(port))
+            back.load_status = {A: 500}
+            await until(lambda: A in back.loads)
+            await ask_all(engine, A)
+            assert back.chats == []
+            assert engine.behind == {1}
+            back.load_status = {}
+            await until(lambda: not engine.behind)
+            assert set(back.adapters) == {A}
+            await ask_all(engine, A)
+            assert len(back.chats) > 1
+
+    with stub_engine() as one, contextlib.ExitStack() as running:
+        asyncio.run(scenario(one, running))
+
+
+def test_a_replica_that_hangs_is_left_behind_once_and_comes_back(tmp_path: Path) -> None:
+    async def scenario(one: StubEngine, two: StubEngine) -> None:
+        async with watched(tmp_path, [one, two], step_s=0.5) as (versions, engine):
+            await serve_then_replace(tmp_path, versions)
+            two.models_delay_s = 60
+            write_slot_file(tmp_path / "slots.json", gone_back(tmp_path))
+            await until(lambda: versions.lease("c").names["L2"] == A)
+            assert engine.behind == {1}
+            two.models_delay_s = 0
+            await until(lambda: not engine.behind)
+            await until(lambda: set(two.adapters) == {A, B})
+
+    with stub_engine() as one, stub_engine() as two:
+        asyncio.run(scenario(one, two))
+
+
+def test_a_replica_that_answers_and_is_slow_with_a_version_refuses_the_table(
+    tmp_path: Path,
+) -> None:
+    async def scenario(one: StubEngine, two: StubEngine) -> None:
+        async with versions_on(tmp_path, one, two, step_s=0.5) as versions:
+            await versions.apply(simple(tmp_path, 1))
+            two.reply = lambda asked: Answer(delay_s=60) if asked.model == B else None
+            with pytest.raises(VersionRefused, match="in time"):
+                await versions.apply(simple(tmp_path, 2))
+            assert versions.lease("c").names["L2"] == A
+
+    with stub_engine() as one, stub_engine() as two:
+        asyncio.run(scenario(one, two))
+
+
+def test_where_no_replica_answers_the_table_is_refused(tmp_path: Path) -> None:
     async def scenario(one: StubEngine, two: StubEngine) -> None:
         async with versions_on(tmp_path, one, two) as versions:
-            two.url = ""
             with pytest.raises(VersionRefused, match="No answer from the engine"):
                 await versions.apply(simple(tmp_path, 1))
-            assert one.adapters == {}
             assert not versions.ready
 
-    with stub_engine() as one:
-        with stub_engine() as gone:
-            pass
-        asyncio.run(scenario(one, gone))
+    with stub_engine() as one, stub_engine() as two:
+        pass
+    asyncio.run(scenario(one, two))
 
 
 def test_what_the_engine_has_already_is_adopted_and_strangers_are_left_alone(

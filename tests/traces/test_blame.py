@@ -41,14 +41,24 @@ def test_a_failure_by_the_slot_s_own_verifier_is_its_adapter_s() -> None:
     verdict = judged(FAILED)
 
     assert verdict is not None
-    assert (verdict.label, verdict.confidence) == ("adapter:L2", 0.9)
+    assert (verdict.label, verdict.confidence) == ("adapter:L2", 0.87)
 
 
 def test_an_explicit_failure_is_less_sure_than_a_verified_one() -> None:
     verdict = judged(signal("thumb", -1.0))
 
     assert verdict is not None
-    assert (verdict.label, verdict.confidence) == ("adapter:L2", 0.7)
+    assert (verdict.label, verdict.confidence) == ("adapter:L2", 0.3)
+
+
+def test_a_failure_that_shows_by_itself_says_less_of_who_should_have_answered() -> None:
+    shown = signal(value=0.0, name="component_schema", source="derived", annotator="code")
+    verdict, logged = judged(shown), judged(signal(value=0.0, name="component_schema"))
+
+    assert verdict is not None
+    assert logged is not None
+    assert (verdict.label, verdict.rule) == (logged.label, logged.rule)
+    assert verdict.confidence == round(0.85 * logged.confidence, 2)
 
 
 def test_an_implicit_signal_alone_never_claims_enough_to_train_on() -> None:

@@ -132,8 +132,9 @@ def test_a_call_out_of_time_is_no_failure_and_a_gone_engine_is_said() -> None:
     assert drawn(Scripted([late])).left_out == fresh_answers.TOO_SLOW
     with pytest.raises(EngineUnavailable):
         drawn(Scripted([EngineUnavailable("gone")]))
-    with pytest.raises(EngineRefused):
-        drawn(Scripted([EngineRefused("no such model", 404)]))
+    for status in (401, 404, 429, 500, 503):
+        with pytest.raises(EngineRefused):
+            drawn(Scripted([EngineRefused("not whatever is asked", status)]))
 
 
 def test_the_recorded_sampling_is_kept_but_for_what_a_replay_sets() -> None:

@@ -4,8 +4,8 @@ Turns with missing hops, two answers, contradictory feedback, floods of stranger
 backwards and verifiers that crashed. The records are real and made up; nothing is faked.
 """
 
-import json
 import math
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -235,6 +235,20 @@ def test_failures_of_nobody_s_model_are_told_apart(lake: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_time_to_come_ends_no_conversation_of_now(tmp_path: Path) -> None:
+    now, records = datetime.now(UTC), []
+    for name, moment in (("now", now), ("clock", now + timedelta(days=3650))):
+        own = {"conversation_id": f"c-{name}", "turn_id": f"t-{name}"}
+        made = hop(status="engine_error", completion=None, started_at=moment, **own)
+        records += [made, turn_of([made], status="failed", **own)]
+    ingest(tmp_path / ".mol", write_spool(tmp_path / "s.jsonl", records))
+    attribute(tmp_path / ".mol", PROFILE)
+    with Lake.open(tmp_path / ".mol", read_only=True) as opened:
+        said = opened.connection.execute("SELECT turn_id, signals FROM outcomes").fetchall()
+    assert {turn: signals for turn, signals in said if "abandonment" in signals} == {}
+    assert len(said) == 2
+
+
 def test_no_rate_charges_them_to_the_model(lake: Path) -> None:
     with Lake.open(lake, read_only=True) as opened:
         ((slot, *counts),) = opened.connection.execute(
@@ -249,9 +263,30 @@ def test_no_rate_charges_them_to_the_model(lake: Path) -> None:
     assert canaries == [(1, 1, 0.0)]
 
 
-def test_signals_of_a_flooded_turn_are_all_kept() -> None:
-    turn = turn_of([hop()])
+@pytest.mark.parametrize("friend", [1.0, -1.0])
+def test_users_contradict_each_other_by_voices(friend: float) -> None:
+    """Strangers who are against each other are one voice, the friend's is another one."""
+    turn = turn_of([hop()]).model_copy(update={"user": None})
+    names = {f"bot-{n}" for n in range(50)}
+    torn = [signal("thumb", 1.0, user="bot-0", created_at=at(99)), *flood(-1.0, 50)[1:]]
+    mine = signal("thumb", friend, user="friend")
 
-    kept = json.loads(settle(turn, flood(-1.0, 50)).signals)
+    alone = explained(turn, [hop()], torn, strangers=names)
+    both = explained(turn, [hop()], [*torn, mine], strangers=names)
 
-    assert len(kept) == 50
+    assert alone is not None
+    assert alone.rule == "disliked"
+    assert both is not None
+    assert both.rule == ("contradicted" if friend > 0 else "disliked")
+
+
+def test_a_flood_against_who_asked_does_not_hide_what_they_disliked() -> None:
+    turn = turn_of([hop()]).model_copy(update={"user": "u0"})
+    names = {f"bot-{n}" for n in range(300)}
+
+    found = explained(
+        turn, [hop()], [*flood(1.0, 300), signal("thumb", -1.0, user="u0")], strangers=names
+    )
+
+    assert found is not None
+    assert (found.label, found.rule) == ("adapter:L2", "disliked")

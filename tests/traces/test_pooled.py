@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_records import PROFILE, at, hop, says, signal, turn_of, user, write_spool
+from trace_records import PROFILE, at, calls, hop, says, signal, turn_of, user, write_spool
 
 from serving.records import Record
 from traces.attribute import attribute
 from traces.attribution.clusters import Clusters
 from traces.attribution.intervals import wilson
-from traces.attribution.pooled import SIMILARITY, Pool
+from traces.attribution.pooled import SIMILARITY, Judged, Pool
+from traces.attribution.pooled_rules import Tally
 from traces.ingest import ingest
 from traces.read import read_turns
 
@@ -97,6 +98,28 @@ def test_a_slot_that_fails_where_another_one_succeeds_was_the_router_s_choice(
     assert len(found) == 8
 
 
+def test_failures_that_only_show_do_not_make_another_slot_better(tmp_path: Path) -> None:
+    """Nobody would have said of a right call that it was right: they stand beside no successes.
+
+    With the eight failures of the first test, seven of them of this kind, one proves nothing.
+    """
+    records: list[Record] = []
+    for n in range(64):
+        records += taken(n, (LIGHTS + WEATHER)[n % 16], "L1", True)
+    records += taken(64, LIGHTS[0], "L2", False)
+    shown = {"completion": calls("nothing"), "tools": '[{"name": "light"}]'}
+    for n in range(65, 72):
+        route, answer, turn, _ = taken(n, LIGHTS[n % 8], "L2", False)
+        broken = answer.model_copy(update=shown)
+        ids = (turn.hop_ids[0], broken.hop_id)
+        records += [route, broken, turn.model_copy(update={"hop_ids": ids})]
+
+    found = blamed(tmp_path, records)
+
+    assert len(found) == 8
+    assert (found["t0064"].label, found["t0064"].method) == ("adapter:L2", "structure")
+
+
 def test_a_single_failure_elsewhere_proves_nothing(tmp_path: Path) -> None:
     records: list[Record] = []
     for n in range(64):
@@ -138,3 +161,31 @@ def test_a_version_that_is_worse_than_the_one_before_is_blamed_more_surely(
 
 def test_an_empty_pool_changes_nothing() -> None:
     assert Pool({}, frozenset()).cluster_of == {}
+
+
+def test_requests_in_no_cluster_belong_to_no_slot() -> None:
+    """They have nothing in common, so that none of them is away from home."""
+    judged = [Judged(f"a{n}", "q", "L1", None, True) for n in range(60)]
+    judged += [Judged(f"b{n}", "z", "L2", None, n < 1) for n in range(10)]
+    pool = Pool.count(judged, [-1] * 70, {})
+    assert (pool.homes, pool.away, pool.slots, pool.common, pool.done) == ({}, {}, {}, {}, {})
+    assert pool.overall["L2", None] == Tally(10, 1)
+    together = Pool.count(judged, [0] * 70, {})
+    assert (together.homes, together.away) == ({0: "L1"}, {"L2": Tally(10, 1)})
+
+
+def test_equal_calls_are_one_answer_whatever_their_ids(tmp_path: Path) -> None:
+    """Words that add nothing ("please") fill in nothing."""
+    records: list[Record] = []
+    for n in range(48):
+        request = f"Set the tea timer {('please', 'now', 'quickly', 'again')[n % 4]}."
+        route, answer, turn, thumb = taken(n, request, "L1", True)
+        called = answer.model_copy(update={"completion": calls("timer", f"id-{n}", minutes=5)})
+        ids = (turn.hop_ids[0], called.hop_id)
+        changed = {"hop_ids": ids, "answer": called.completion}
+        records += [route, called, turn.model_copy(update=changed), thumb]
+    records += taken(48, "Set the tea timer.", "L1", False)
+
+    found = blamed(tmp_path, records)
+
+    assert [b.label for b in found.values()] == ["adapter:L1"]

@@ -22,10 +22,11 @@ from serving.records import Feedback, Hop, Message, Turn
 from traces.attribute import attribute
 from traces.attribution.replay import ReplayReport, replay
 from traces.attribution.replay_jobs import Pool, Version
+from traces.attribution.replay_rows import Replays
 from traces.attribution.replayed import ArmConfig
 from traces.config import AttributionConfig
 from traces.ingest import ingest
-from traces.read import read_preferences
+from traces.read import PreferencePair, read_preferences
 from traces.storage.lake import Lake
 
 OLD, NEW = "3fa9c1d2e4b5", "77aa77aa77aa"
@@ -117,6 +118,12 @@ def rows(home: Path, query: str) -> list[tuple[Any, ...]]:
         return lake.connection.execute(query).fetchall()
 
 
+def pairs(home: Path, slot: str | None = None) -> list[PreferencePair]:
+    """Return the pairs that count once the replay is attributed."""
+    attribute(home, PROFILE)
+    return list(read_preferences(home, slot=slot))
+
+
 def named(**chances: float) -> dict[str, float]:
     return {f"{slot}@{NEW}": chances.get(slot, 0.0) for slot in PROFILE.labels}
 
@@ -139,13 +146,13 @@ def test_a_success_of_the_version_that_failed_makes_one_pair(once: Path) -> None
     assert (report.verdicts, report.versions, report.pairs) == (
         {"stochastic": 1}, {"served": 1}, 1,
     )  # fmt: skip
-    (pair,) = read_preferences(once, slot="L0")
+    (pair,) = pairs(once, slot="L0")
     assert (pair.preference.chosen, pair.preference.rejected) == (
         says("It is Paris."), says("It is Rome."),
     )  # fmt: skip
     assert (pair.preference.digest, pair.preference.source) == (OLD, "replay")
     assert pair.prompt[-1] == user("Capital of France, t1?")
-    assert list(read_preferences(once, slot="L2")) == []
+    assert pairs(once, slot="L2") == []
 
 
 def test_where_the_version_is_gone_its_successor_is_asked_and_both_answers_are_its_own(
@@ -153,7 +160,7 @@ def test_where_the_version_is_gone_its_successor_is_asked_and_both_answers_are_i
 ) -> None:
     report = run(once, pool_of(ScriptedEngine(named(L0=0.5))))
     assert (report.versions, report.pairs) == ({"champion": 1}, 1)
-    (pair,) = read_preferences(once)
+    (pair,) = pairs(once)
     assert pair.preference.digest == NEW
     assert pair.preference.chosen == says("It is Paris.")
     assert pair.preference.rejected.content.startswith("It is Rome, ")
@@ -184,15 +191,46 @@ def test_more_samples_are_added_to_those_there(once: Path) -> None:
 
 def test_a_later_reference_has_the_turn_asked_again(once: Path) -> None:
     run(once, pool_of(ScriptedEngine(named() | {f"L0@{OLD}": 0.9}), {"L0": OLD}))
-    assert len(list(read_preferences(once))) == 1
+    assert len(pairs(once)) == 1
     rome = json.dumps({"verifier": "short_answer", "accepted": ["Lyon"]})
     late = signal(name="short_answer", target_id="t1", reference=rome, created_at=at(500))
     ingest(once, write_spool(once.parent / "late.jsonl", [late]))
-    attribute(once, PROFILE)
+    assert pairs(once) == []
     report = run(once, pool_of(ScriptedEngine(named() | {f"L0@{OLD}": 0.9}), {"L0": OLD}))
     assert report.replayed == 1
     assert rows(once, "SELECT DISTINCT samples, successes FROM replays") == [(8, 0)]
-    assert list(read_preferences(once)) == []
+    assert rows(once, "FROM preferences") == []
+
+
+def test_the_pair_of_an_answer_that_a_later_check_passed_is_left_out(home: Path) -> None:
+    edit = signal("edit", None, target_id="t1", correction=says("It is Paris."))
+    lake_of(home, [*failed_turn("t1")[:-1], edit])
+    run(home, pool_of(ScriptedEngine(named(L0=0.6))))
+    assert len(pairs(home)) == 1
+    passed = signal(name="short_answer", value=1.0, target_id="t1", created_at=at(500))
+    ingest(home, write_spool(home.parent / "late.jsonl", [passed]))
+    assert pairs(home) == []
+    assert rows(home, "SELECT success FROM outcomes") == [(True,)]
+
+
+def test_a_turn_alike_whose_reference_changed_since_counts_nowhere(home: Path) -> None:
+    """Its replay was checked against what is wrong now, and tells nothing of any turn."""
+    lake_of(home, failed_turn("t1") + failed_turn("t2"))
+    run(home, pool_of(ScriptedEngine(named(L2=1.0))))
+    lyon = json.dumps({"verifier": "short_answer", "accepted": ["Lyon"]})
+    late = signal(name="short_answer", target_id="t2", reference=lyon, created_at=at(500))
+    ingest(home, write_spool(home.parent / "late.jsonl", [late]))
+    attribute(home, PROFILE)
+    verdicts = rows(home, "SELECT turn_id, verdict FROM blame ORDER BY turn_id")
+    assert verdicts == [("t1", "router"), ("t2", None)]
+    with Lake.open(home, read_only=True) as lake:
+        lake.connection.execute("ATTACH ':memory:' AS judged")
+        lake.connection.execute("CREATE TABLE judged.outcomes AS FROM outcomes")
+        lake.connection.execute(
+            "CREATE TABLE judged.turns AS SELECT turn_id, slot, false AS superseded FROM turns"
+        )
+        replays = Replays.of(lake.connection, "", {"t1": 0, "t2": 0})
+    assert (len(replays.rows("t1")), replays.rows("t2"), replays.similar("t1")) == (4, (), [])
 
 
 @pytest.mark.slow
@@ -251,6 +289,33 @@ def test_a_refused_call_is_no_failure_of_the_arm(once: Path) -> None:
     counts = dict(rows(once, "SELECT slot, samples FROM replays"))
     assert counts == {"L0": 8, "L1": 8, "L2": 8, "L3": 0}
     assert (report.stopped, report.verdicts) == (None, {"router": 1})
+
+
+@pytest.mark.parametrize("status", [None, 400, 500])
+def test_a_turn_that_the_engine_did_not_answer_is_asked_again(
+    once: Path, status: int | None
+) -> None:
+    """An engine that is broken stops the run; what was too slow, or refused, waits for another."""
+
+    class Down(ScriptedEngine):
+        async def chat(self, request: ChatRequest, on_delta: Any = None) -> ChatResult:
+            if status is not None:
+                raise EngineRefused(f"The engine said {status}.", status)
+            late = EngineUnavailable("Not in time.")
+            late.timed_out = True
+            raise late
+
+    broken = status == 500
+    report = run(once, pool_of(Down(named())))
+    assert (report.replayed, report.stopped) == (
+        (0, "The engine said 500.") if broken else (1, None)
+    )
+    assert rows(once, "SELECT count(*), sum(samples) FROM replays") == [
+        (0, None) if broken else (4, 0)
+    ]
+    report = run(once, pool_of(ScriptedEngine(named(L2=1.0))))
+    assert (report.replayed, report.left_out, report.verdicts) == (1, {}, {"router": 1})
+    assert rows(once, "SELECT DISTINCT samples FROM replays") == [(8,)]
 
 
 def test_what_cannot_be_replayed_is_counted_with_its_reason(home: Path) -> None:

@@ -9,7 +9,8 @@ from trace_records import PROFILE, at, hop, says, turn_of
 from serving.records import canonical_json
 from traces.attribution.blame import Blame
 from traces.attribution.outcomes import Outcome
-from traces.attribution.replayed import ArmConfig, Replay, Similar, from_replay
+from traces.attribution.replay_rows import Replays
+from traces.attribution.replayed import ArmConfig, Replay, Similar, current, from_replay
 
 HOPS = (hop("route", "L0", completion=says("L1")), hop(slot="L1"), hop("summary", "L1"))
 
@@ -45,9 +46,7 @@ def blamed(
         correction=says("Paris") if corrected else None,
     )  # fmt: skip
     turn = turn_of(HOPS, decision=decision)
-    return from_replay(
-        before, replays, turn, HOPS, outcome, PROFILE, 0.05, **{"reference": "now"} | options
-    )
+    return from_replay(before, replays, turn, HOPS, outcome, PROFILE, 0.05, **options)
 
 
 def test_a_better_slot_makes_it_the_routers_and_names_the_right_slot() -> None:
@@ -71,8 +70,35 @@ def test_an_adapter_that_usually_fails_where_nobody_is_better_is_to_blame() -> N
 
 
 def test_what_no_slot_solves_is_nobodys() -> None:
-    found = blamed(rows(0, 0, 0, 0))
+    found = blamed(rows(0, 0, 0, 0), confidence=0.7)
     assert (found.label, found.verdict, found.confidence) == ("unknown", "unsolvable", 0.0)
+    surer = blamed(rows(0, 0, 0, 0), confidence=0.95)
+    assert (surer.label, surer.verdict, surer.confidence) == ("adapter:L1", "unsolvable", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("own", "right", "label", "verdict"),
+    [
+        (5, 8, "router:L0", "stochastic"),
+        (7, 8, "adapter:L1", "stochastic"),
+        (2, 4, "router:L0", "adapter"),
+        (3, 2, "adapter:L1", "adapter"),
+    ],
+)
+def test_a_route_that_the_log_shows_to_be_wrong_stays_so_unless_the_counts_weigh_more(
+    own, right, label, verdict
+) -> None:
+    found = blamed(rows(own, 1, 1, right), "router", "L0", rule="foreign_verifier")
+    assert (found.label, found.verdict) == (label, verdict)
+    assert ("what the log shows weighs more" in found.evidence) == (label == "router:L0")
+    if label == "router:L0":
+        assert (found.right_slot, found.method) == ("L3", "structure")
+
+
+def test_a_slot_that_nobody_asked_again_clears_no_router() -> None:
+    found = blamed(rows(0, 0, 0), "router", "L0", rule="foreign_verifier")
+    assert (found.label, found.right_slot) == ("router:L0", "L3")
+    assert blamed(rows(0, 0, 0, 0), "router", "L0", rule="foreign_verifier").label == "unknown"
 
 
 @pytest.mark.parametrize("rule", ["broken_call", "malformed", "altered"])
@@ -112,9 +138,27 @@ def test_a_lost_summary_stays_unless_its_reader_usually_succeeds() -> None:
 
 
 def test_rows_of_another_reference_do_not_count() -> None:
-    assert blamed(rows(0, 8, 0, 0, reference="before")).verdict is None
+    assert current(rows(0, 8, 0, 0, reference="before"), "now") == {}
     newer = [r.model_copy(update={"created_at": at(200)}) for r in rows(8, 0, 0, 0)]
-    assert blamed([*newer, *rows(0, 8, 0, 0)]).verdict == "stochastic"
+    found = current([*newer, *rows(0, 8, 0, 0), *rows(1, 1, 1, 1, reference="before")], "now")
+    assert list(found.values()) == newer
+
+
+def test_of_turns_alike_those_count_that_the_same_versions_answered() -> None:
+    told = {
+        name: [row.model_copy(update={"turn_id": name} | changed(row)) for row in rows(1, 4, 1, 0)]
+        for name, changed in {
+            "own": lambda row: {},
+            "alike": lambda row: {},
+            "version": lambda row: {"digest": "bbbbbbbbbbbb"} if row.slot == "L1" else {},
+            "other": lambda row: {"digest": "bbbbbbbbbbbb"} if row.slot == "L2" else {},
+            "elsewhere": lambda row: {},
+        }.items()
+    } | {"fewer": rows(1, 4, 1)}
+    answered = dict.fromkeys(told, "L1") | {"elsewhere": "L2"}
+    replays = Replays(told, answered, dict.fromkeys(told, 7), {7: sorted(told)})
+    assert replays.similar("own") == [Similar("L1", told["alike"])]
+    assert replays.similar("unknown") == []
 
 
 def test_without_the_arm_that_answered_nothing_changes() -> None:

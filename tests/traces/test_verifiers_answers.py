@@ -72,7 +72,11 @@ def test_the_right_call_passes(arguments) -> None:
         (called(WANTED | {"degrees": "21"}), "arguments break the schema of set_heating"),
         (called(WANTED | {"degrees": 21.5}), "arguments break the schema of set_heating"),
         (called(WANTED | {"degrees": True}), "arguments break the schema of set_heating"),
-        (called('{"room": "hall", "degrees": NaN}'), "arguments break the schema"),
+        (called('{"room": "hall", "degrees": NaN}'), "arguments are not JSON"),
+        (
+            called('{"room": "hall", "degrees": 2, "degrees": 21}'),
+            "arguments are not JSON: key 'degrees' stands twice in an object",
+        ),
         (called('{"room": "hall", "degrees": 1' + "0" * 400 + "}"), "wrong value of degrees"),
         (called({"room": "hall"}), "arguments break the schema of set_heating"),
         (called(WANTED | {"colour": "red"}), "arguments break the schema of set_heating"),
@@ -111,6 +115,15 @@ def test_values_are_compared_by_kind(given_value, wanted, same) -> None:
 
 def test_a_null_that_was_not_asked_for_is_wrong() -> None:
     assert not check_tool_call(called({"x": None}, "anything"), "anything", {}, TOOLS).passed
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"x": NaN}', '{"x": -Infinity}', '{"x": 1, "x": 2}', '{"x": [{"y": 1, "y": 1}]}']
+)
+def test_what_the_standard_does_not_call_json_is_none(arguments: str) -> None:
+    call = called(arguments, "anything").tool_calls[0]
+
+    assert (call_problem(call, TOOLS) or "").startswith("arguments are not JSON")
 
 
 def problem(schema: Any, arguments: str = '{"x": "a"}') -> str | None:
@@ -212,7 +225,7 @@ ASKED = ({"type": "card", "title": "Login"}, BUTTON, LIST)
         f"```json\n{json.dumps(CARD)}\n```",
         f"Here it is:\n```\n{json.dumps(CARD)}\n```\nEnjoy.",
         json.dumps(CARD).replace("Save", "SAVE"),
-        json.dumps(CARD | {"children": [{"type": "text", "value": "more"}, LIST, BUTTON]}),
+        json.dumps(CARD | {"children": [LIST, BUTTON | {"id": "b", "action": "save"}], "id": "c"}),
     ],
 )
 def test_a_valid_and_complete_interface_passes(text: str) -> None:
@@ -224,6 +237,11 @@ def test_a_valid_and_complete_interface_passes(text: str) -> None:
     [
         (CARD | {"children": [BUTTON]}, "no list as asked for"),
         (CARD | {"title": "Logout"}, "no card as asked for"),
+        (
+            CARD | {"children": [BUTTON, LIST, {"type": "text", "value": "more"}]},
+            "nobody asked for the text",
+        ),
+        (CARD | {"children": [BUTTON, BUTTON, LIST]}, "nobody asked for the button"),
         (CARD | {"children": [BUTTON, LIST | {"items": ["tea", "milk"]}]}, "no list as asked"),
         (CARD | {"colour": "red"}, "breaks the component schema at $"),
         (CARD | {"children": [BUTTON | {"x": 1}, LIST]}, "breaks the component schema at $.ch"),
@@ -298,11 +316,15 @@ def test_references_to_nothing_and_duplicates_fail(text: str, detail: str) -> No
 def test_each_wish_needs_a_component_of_its_own() -> None:
     two = json.dumps(CARD | {"children": [BUTTON, BUTTON, LIST]})
 
-    assert check_interface(two, [BUTTON, BUTTON]).passed
+    assert check_interface(two, [BUTTON, BUTTON, LIST]).passed
     assert not check_interface(two, [BUTTON, BUTTON, BUTTON]).passed
     assert check_interface(two, [{"type": "list"}, LIST]).detail == "no list as asked for"
     lists = json.dumps(CARD | {"children": [LIST, LIST | {"items": ["x"]}]})
     assert check_interface(lists, [{"type": "list"}, LIST]).passed
+
+
+def test_any_interface_will_do_where_nothing_is_asked_for() -> None:
+    assert check_interface(json.dumps(CARD), ()).passed
 
 
 def test_a_fence_within_a_text_is_no_fence() -> None:
@@ -320,6 +342,43 @@ def test_a_script_without_spaces_is_read_by_character(text: str) -> None:
 def test_a_number_with_decimals_is_another_number() -> None:
     assert not check_short_answer("It is 12.5.", ("12",)).passed
     assert check_short_answer("It is 12.5.", ("12.5",)).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("-5", "5"), ("It is \u22125.", "5"), ("-$5", "5"), ("\u7b54\u6848\u662f-5", "5"),
+        ("-3.5", "3.5"), ("1/2", "2"), ("\u00bd", "2"), ("C++", "C"), ("It is C#.", "C"),
+        ("C++17", "C"),
+    ],
+)  # fmt: skip
+def test_a_sign_or_mark_makes_another_answer(text: str, accepted: str) -> None:
+    assert check_short_answer(text, (accepted,)).passed is False
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("\u22125", "-5"), ("-$5", "-5"), ("(-5)", "-5"), ("\uff11\uff12", "12"),
+        ("\ufb01ne", "fine"), ("\u00bd", "1/2"), ("It's C#!", "c#"), ("C++17", "C++"),
+        ("5+3=8", "8"), ("5+3=8", "5"), ("7-5", "5"), ("- 5", "5"), ("A+B", "A"), ("**5**", "5"),
+        ("#1", "1"), ("twenty-four", "twenty-four"), ("add_5(n)", "add_5"),
+    ],
+)  # fmt: skip
+def test_one_answer_in_other_characters_or_amid_signs_is_the_same(text: str, accepted: str) -> None:
+    assert check_short_answer(text, (accepted,)).passed
+
+
+def test_another_answer_beside_the_expected_one_fails() -> None:
+    def found(text: str) -> Check:
+        return check_short_answer(text, ("New York", "NYC"), rejected=("York", "Rome", "?"))
+
+    assert found("New York").passed
+    assert found("New York, or NYC? New York!").passed
+    assert found("Romeo lives in New York").passed
+    assert found("New York, not ROME").detail == "beside the expected answer stands 'Rome'"
+    assert not found("York or New York").passed
+    assert found("Rome").detail == "the expected answer is missing"
 
 
 def test_nothing_to_look_for_finds_nothing() -> None:

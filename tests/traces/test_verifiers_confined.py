@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sandboxed import RIGHT, check
+from sandboxed import RIGHT, check, refusal
 
 from traces.verifiers.check import Check
 from traces.verifiers.sandbox.judged import confinement
@@ -94,6 +94,28 @@ def test_a_process_that_left_its_session_does_not_survive() -> None:
     assert check(code, how="namespaces").passed
     assert time.monotonic() - started < 9
     assert not _running(mark[-15:])
+
+
+KEPT = {
+    "a session of its own": "setsid()",
+    "a group of its own": "setpgid(0, 0)",
+    "not to die with its parent": "prctl(1, 0, 0, 0, 0)",
+    "memory": "shmget(0, 4096, 0o1600)",
+    "a queue": "msgget(0, 0o1600)",
+    "a named queue": "syscall(MQ_OPEN, b'mol-test', 0o102, 0o600, 0)",
+    "semaphores": "semget(0, 1, 0o1600)",
+}
+
+
+@pytest.mark.parametrize("call", KEPT.values(), ids=KEPT)
+def test_without_namespaces_nothing_can_outlive_the_check(call: str) -> None:
+    if why := refusal("filter"):
+        pytest.skip(why)
+    queue = "240 if os.uname().machine == 'x86_64' else 180"
+    code = f"import ctypes, os\nlibrary = ctypes.CDLL(None, use_errno=True)\nMQ_OPEN = {queue}\n"
+    code += f"def f(n): return library.{call}, ctypes.get_errno()"
+
+    assert check(code, "assert f(1) == (-1, 1), f(1)", how="filter").detail == "the tests passed"
 
 
 def _running(name: str) -> list[str]:

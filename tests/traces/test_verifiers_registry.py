@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_records import turn_of
 
 from serving.records import Feedback, Message, ToolCall
 from traces.verifiers.check import Check
@@ -40,6 +39,8 @@ REFERENCES = [
      said("Paris."), said("It is Paris, I think.")),
     ({"verifier": "short_answer", "accepted": ["Paris"]},
      said("It is Paris, I think."), said("Rome")),
+    ({"verifier": "short_answer", "accepted": ["Paris"], "rejected": ["Rome"]},
+     said("Paris"), said("Paris or Rome")),
     ({"verifier": "interface_schema", "wanted": [{"type": "text", "value": "Hi"}]},
      said('{"type": "card", "title": "T", "children": [{"type": "text", "value": "Hi"}]}'),
      said('{"type": "card", "title": "T", "children": [{"type": "text", "value": "Ho"}]}')),
@@ -66,6 +67,7 @@ BROKEN: list[Any] = [
     {"verifier": "exact", "accepted": []}, {"verifier": "exact", "accepted": "Paris"},
     {"verifier": "exact", "accepted": [1]}, {"verifier": "exact", "accepted": ["x"], "odd": 1},
     {"verifier": "numeric", "value": "12"}, {"verifier": "numeric", "value": True},
+    '{"verifier": "exact", "accepted": ["a"], "accepted": ["b"]}',
     {"verifier": "numeric", "value": float("nan")}, '{"verifier": "numeric", "value": 1e999}',
     {"verifier": "numeric", "value": 1, "tolerance": -1},
     {"verifier": "tool_call", "name": "wait", "arguments": "{}"},
@@ -105,7 +107,7 @@ def test_a_verifier_that_crashes_finds_nothing() -> None:
     check = checker({"verifier": "interface_schema", "wanted": [{"type": "card", "title": deep}]})
     assert check is not None
 
-    finding = check(REFERENCES[4][1])
+    finding = check(REFERENCES[5][1])
 
     assert finding.passed is None
     assert finding.detail.startswith("the verifier crashed: ValueError")
@@ -147,13 +149,10 @@ def exact(text: str) -> dict[str, Any]:
     return {"verifier": "exact", "accepted": [text]}
 
 
-TURN = turn_of([])
-
-
 def test_the_latest_verifiers_reference_counts_in_whatever_order_it_is_told() -> None:
     signals = [signal(hours=h, reference=json.dumps(exact(str(h)))) for h in (1, 3, 2)]
 
-    assert reference_of(TURN, [], signals) == exact("3")
+    assert reference_of(signals) == exact("3")
 
 
 def test_a_reference_that_makes_no_sense_is_passed_over() -> None:
@@ -165,7 +164,7 @@ def test_a_reference_that_makes_no_sense_is_passed_over() -> None:
         signal("comment", hours=5, reference=json.dumps(exact("hearsay"))),
     ]
 
-    assert reference_of(TURN, [], signals) == exact("old")
+    assert reference_of(signals) == exact("old")
 
 
 def test_an_edit_says_what_was_expected_where_no_verifier_does() -> None:
@@ -175,9 +174,9 @@ def test_an_edit_says_what_was_expected_where_no_verifier_does() -> None:
     ]
     judged = signal(hours=0, reference=json.dumps(exact("Oslo")))
 
-    assert reference_of(TURN, [], edits) == CALL
-    assert reference_of(TURN, [], edits[:1]) == exact("Rome")
-    assert reference_of(TURN, [], [*edits, judged]) == exact("Oslo")
+    assert reference_of(edits) == CALL
+    assert reference_of(edits[:1]) == exact("Rome")
+    assert reference_of([*edits, judged]) == exact("Oslo")
 
 
 @pytest.mark.parametrize(
@@ -192,4 +191,4 @@ def test_an_edit_says_what_was_expected_where_no_verifier_does() -> None:
     ],
 )
 def test_without_a_right_answer_there_is_no_reference(signals: list[Feedback]) -> None:
-    assert reference_of(TURN, [], signals) is None
+    assert reference_of(signals) is None

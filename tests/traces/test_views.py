@@ -90,7 +90,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "weight": 1.0,
     }  # fmt: skip
     provenance.publish(home, {"adapters": [version], "tenures": [tenure]}, {"lessons": [lesson]})
-    provenance.publish(home, {"replays": [arm()], "preferences": [pair()]}, {})
+    provenance.publish(home, {"replays": [arm()], "preferences": [pair(), pair("t004")]}, {})
+    with Lake.open(home) as opened:  # as an attribution that took the replay of t003 into account
+        opened.connection.execute("UPDATE blame SET verdict = 'adapter' WHERE turn_id = 't003'")
     return home
 
 
@@ -102,10 +104,10 @@ def arm() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def pair() -> dict[str, Any]:
-    seen = next(r for r in story() if isinstance(r, Turn) and r.turn_id == "t003").hop_ids[0]
+def pair(turn_id: str = "t003") -> dict[str, Any]:
+    seen = next(r for r in story() if isinstance(r, Turn) and r.turn_id == turn_id).hop_ids[0]
     return {
-        "pair_id": "p1", "turn_id": "t003", "slot": "L1", "digest": "b" * 12, "hop_id": seen,
+        "pair_id": turn_id, "turn_id": turn_id, "slot": "L1", "digest": "b" * 12, "hop_id": seen,
         "chosen": {"role": "assistant", "content": "good"},
         "rejected": {"role": "assistant", "content": "bad"},
         "source": "replay", "created_at": at(DAY_S),
@@ -268,8 +270,9 @@ def test_a_replay_says_whether_the_slot_had_answered_and_how_sure_it_is(ask: Ask
 
 
 def test_a_preference_pair_has_the_prompt_its_hop_saw(ask: Ask) -> None:
-    ((prompt, seen),) = ask(
-        "SELECT p.prompt, h.messages FROM v_preferences p JOIN v_hops h USING (hop_id)"
+    ((pair_id, prompt, seen),) = ask(
+        "SELECT p.pair_id, p.prompt, h.messages FROM v_preferences p JOIN v_hops h USING (hop_id)"
     )
 
+    assert pair_id == "t003"  # t004 succeeded after all
     assert prompt == seen != "[]"

@@ -79,7 +79,7 @@ def test_progress_is_told_each_step_and_the_loss_falls(trained):
     assert calls[-1][2] < calls[0][2]
 
 
-def test_nothing_but_the_adapter_is_published(trained):
+def test_nothing_but_the_adapter_and_its_proof_is_published(trained):
     home, _, result, _ = trained
     files = sorted(p.relative_to(home).as_posix() for p in home.rglob("*") if p.is_file())
     folder, run = result.path.as_posix(), run_folder(Path(), result.run_key).as_posix()
@@ -87,6 +87,7 @@ def test_nothing_but_the_adapter_is_published(trained):
         f"{folder}/adapter_config.json",
         f"{folder}/adapter_model.safetensors",
         f"{folder}/version.json",
+        f"proofs/{folder.removeprefix('adapters/')}.json",
         f"{run}/config.json",
         f"{run}/train.json",
     ]

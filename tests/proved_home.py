@@ -1,0 +1,41 @@
+"""A home with published adapters of the tiny base and their proofs, for tests."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_calls import make_adapter
+
+from serving.proof import Proof, read_proof
+from serving.slot_table import SlotEntry
+from training.artifact import Version, adapter_folder, import_adapter
+from training.proofs import ensure_proofs
+
+
+@dataclass(frozen=True)
+class ProvedHome:
+    """Where adapters and proofs lie."""
+
+    home: Path
+    base: Path
+
+    def adapter(self, slot: str, seed: int, *, proof: bool = True) -> Version:
+        """Publish an adapter that says something else than the base, with its proof."""
+        folder = make_adapter(self.home / f"made-{slot}-{seed}", self.base, seed)
+        version = import_adapter(self.home, folder, slot, self.base)
+        if proof:
+            ensure_proofs(self.home, self.base, [version.digest])
+        return version
+
+    def folder(self, version: Version) -> Path:
+        return adapter_folder(self.home, version.digest)
+
+    def proof(self, version: Version) -> Proof:
+        found = read_proof(self.home, version.digest)
+        assert found is not None
+        return found
+
+    def entry(self, version: Version, **fields: object) -> SlotEntry:
+        """Return a slot that serves the version."""
+        path = str(self.folder(version).relative_to(self.home))
+        named = {"champion": version.name, "digest": version.digest, "path": path}
+        return SlotEntry(slot=version.slot, **named | fields)  # type: ignore[arg-type]
