@@ -43,10 +43,11 @@ class PostgresServer:
         """Return the address of a database, without the password."""
         return f"postgresql://postgres@{HOST}:{self.port}/{database}"
 
-    def execute(self, database: str, sql: str) -> None:
-        """Run one statement outside a transaction."""
+    def execute(self, database: str, sql: str) -> list[tuple[object, ...]]:
+        """Run one statement outside a transaction and return its rows, if it gives any."""
         with psycopg.connect(self.url(database), password=PASSWORD, autocommit=True) as connection:
-            connection.execute(sql)
+            cursor = connection.execute(sql)
+            return cursor.fetchall() if cursor.description else []
 
     def make_database(self, name: str) -> str:
         """Make an empty database and return its address."""

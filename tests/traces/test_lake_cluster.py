@@ -4,8 +4,10 @@ Both servers run on loopback for this module; two homes stand in for two machine
 are skipped only where a server's program is not installed.
 """
 
+import concurrent.futures
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +24,11 @@ from traces.config import LakeConfig
 from traces.errors import LakeNotFound, LakeUnavailable
 from traces.ingest import ingest
 from traces.read import read_turns
+from traces.storage import migrations
 from traces.storage.lake import Lake
-from traces.storage.lake_address import LakeAddressRefused, settle_address
+from traces.storage.lake_address import LakeAddressRefused, attach, settle_address
 from traces.storage.upkeep import upkeep
+from traces.storage.writer_lock import WriterLock
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -117,6 +121,30 @@ def test_two_machines_ingesting_the_same_files_at_once_make_the_rows_of_the_defa
     assert list(read_turns(homes[0])) == list(read_turns(tmp_path / "default"))
     assert not list((tmp_path / "one").rglob("*.parquet"))
     assert not list((tmp_path / "one").rglob("*.sqlite"))
+
+
+def test_a_lake_that_another_machine_makes_meanwhile_is_opened(
+    tmp_path: Path, cluster: LakeConfig, postgres: PostgresServer
+) -> None:
+    homes = [tmp_path / "one", tmp_path / "two"]
+    for home in homes:
+        address = settle_address(home, cluster)
+    root = homes[0] / "lake"
+    lock = WriterLock(root, address)
+    waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    rows = [{"request_id": "r", "source": "s", "started_at": "2026-01-01T00:00:00Z", "body": {}}]
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with lock.held():
+            other = pool.submit(Lake.open, homes[1])
+            while not postgres.execute("postgres", waiting):
+                time.sleep(0.01)
+            with Lake(attach(root, address, create=True), root, lock) as made:
+                made.commit(migrations.upgrade)
+                made.commit(lambda _: made.insert_new("requests", rows))
+        other.result(timeout=60).close()
+
+    assert query(homes[1], "SELECT count(*) FROM requests")[1] == [(1,)]
 
 
 @pytest.mark.parametrize("local", ["catalog", "data"])

@@ -191,22 +191,34 @@ def _connect(
     root = home / "lake"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        # To try costs as much as to make one.
-        if read_only or address.catalog is not None or (root / "catalog.sqlite").exists():
-            try:
-                return _attach(root, address, read_only=read_only)
-            except duckdb.Error as error:
-                if read_only or not is_missing(error):
-                    raise
+        if (lake := _attach_present(root, address, read_only)) is not None:
+            return lake
+        if read_only:
+            raise _not_found(home)
         with lock.held():
-            return _attach(root, address, create=True)
+            # Another machine may have made it while this one waited.
+            lake = _attach_present(root, address)
+            return lake if lake is not None else _attach(root, address, create=True)
     except (duckdb.Error, OSError) as error:
         if isinstance(error, MolError):
             raise
-        if is_missing(error):
-            raise _not_found(home) from error
         _refuse_foreign_catalog(root / "catalog.sqlite")
         raise _unavailable(root, error) from error
+
+
+def _attach_present(
+    root: Path, address: Address, read_only: bool = False
+) -> duckdb.DuckDBPyConnection | None:
+    """Return a connection with the lake, None if there is none yet."""
+    # In PostgreSQL, to try costs as much as to make one.
+    if address.catalog is None and not (root / "catalog.sqlite").exists():
+        return None
+    try:
+        return _attach(root, address, read_only=read_only)
+    except duckdb.Error as error:
+        if is_missing(error):
+            return None
+        raise
 
 
 def _attach(root: Path, address: Address, **options: bool) -> duckdb.DuckDBPyConnection:
