@@ -24,7 +24,7 @@ from curation.config import CurationConfig
 from promotion.canary.config import CanaryConfig
 from promotion.config import GateConfig
 from promotion.suites.config import SuitesConfig
-from serving.addresses import shown_address
+from serving.addresses import ENGINE_KEY, refuse_secrets, shown_address
 from serving.config import ServeConfig
 from serving.errors import MolError
 from serving.records import content_id
@@ -121,7 +121,8 @@ class Settings(BaseModel):
     """Folder with a PEFT folder for each slot, the champions of a new registry."""
     engine: str = "embedded"
     """`embedded`, or the address of an OpenAI-compatible server that can load adapters; of
-    several replicas all of them, with commas between."""
+    several replicas all of them, with commas between. Its API key is MOL_ENGINE_KEY in the
+    environment."""
     slot: str | None = None
     """Slot to work on; None chooses the one that needs it most."""
     seed: int = Field(default=0, ge=0)
@@ -144,7 +145,7 @@ class Settings(BaseModel):
     def _an_address(cls, engine: str) -> str:
         if not all(part.strip() for part in engine.split(",")):
             raise ValueError("must be 'embedded' or addresses of a server with commas between")
-        return engine
+        return refuse_secrets(engine, ENGINE_KEY)
 
     @property
     def replicas(self) -> tuple[str, ...]:

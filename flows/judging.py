@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from flows import stages
 from flows.config import Settings
 from serving.errors import EngineRefused, EngineUnavailable, MolError
+from traces.config import JUDGE_KEY
 
 if TYPE_CHECKING:
     from serving.openai_engine import OpenAIEngine
     from traces.attribute import AttributeReport
     from traces.attribution.judge import JudgeReport
 
-JUDGE_KEY = "MOL_JUDGE_KEY"
-"""Environment variable with the API key of the judge's server."""
 _AT_ONCE = 16
 """Calls that a judge's server gets at the same time."""
 

@@ -164,10 +164,11 @@ def _engines(settings: Settings) -> Iterator[tuple[str, ...]]:
 
 
 def _answers(address: str) -> bool:
+    from serving.addresses import engine_key
     from serving.openai_engine import OpenAIEngine
 
     async def ask() -> bool:
-        engine = OpenAIEngine(address)
+        engine = OpenAIEngine(address, key=engine_key())
         try:
             return await engine.healthy()
         finally:

@@ -334,11 +334,13 @@ def open_engine(settings: Settings, base: str) -> "tuple[Engine, str]":
 
 def open_server(settings: Settings) -> "Replicas":
     """Return the server of the settings: one, or several replicas as one."""
+    from serving.addresses import engine_key
     from serving.openai_engine import OpenAIEngine
     from serving.replicas import Replicas
 
+    key = engine_key()
     # All items are asked at once: the limit of a call must not count its wait for the others.
-    return Replicas([OpenAIEngine(url, concurrency=32) for url in settings.replicas])
+    return Replicas([OpenAIEngine(url, concurrency=32, key=key) for url in settings.replicas])
 
 
 async def load_version(settings: Settings, engine: "Engine", slot: str, digest: str | None) -> str:

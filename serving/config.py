@@ -1,9 +1,20 @@
 """Settings of the MoL server. Keys are not among them: they come from the environment."""
 
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from serving.addresses import ENGINE_KEY, refuse_secrets
+
+EngineAddress = Annotated[str, AfterValidator(partial(refuse_secrets, key=ENGINE_KEY))]
+
+
+def _split(addresses: Any) -> Any:
+    if not isinstance(addresses, str):
+        return addresses
+    return tuple(address.strip() for address in addresses.split(","))
 
 
 class _Section(BaseModel):
@@ -20,7 +31,7 @@ class RouterConfig(_Section):
     """Below it the base model answers; 0 never."""
     epsilon: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of turns whose slot is drawn evenly from all, with its propensity logged."""
-    embeddings: str | None = None
+    embeddings: EngineAddress | None = None
     """Address of a server whose `/v1/embeddings` tells the base's hidden state, for `head`;
     None asks the engine itself."""
 
@@ -101,8 +112,11 @@ class ServeConfig(_Section):
     """Port of the public API; 0 takes a free one."""
     admin_port: int = Field(default=8081, ge=0, le=65535)
     """Port of the admin API, on the loopback always."""
-    engines: tuple[str, ...] = ("http://127.0.0.1:8000",)
-    """Addresses of the engine's replicas."""
+    engines: Annotated[tuple[EngineAddress, ...], BeforeValidator(_split)] = (
+        "http://127.0.0.1:8000",
+    )
+    """Addresses of the engine's replicas, as a list or with commas between. Their API key is
+    MOL_ENGINE_KEY in the environment."""
     model: str = "mol"
     """Public name of the whole; a request for it gets a full turn."""
     base_name: str = "base"

@@ -26,6 +26,7 @@ from typing import Any
 import uvicorn
 
 from serving.access import Admission, Keys, KeysInvalid, is_loopback
+from serving.addresses import engine_key
 from serving.admin import create_admin
 from serving.child import HOST
 from serving.config import ServeConfig
@@ -115,7 +116,7 @@ async def running(
         admin = stack.enter_context(_listening(HOST, config.admin_port))
         for sock in (public, admin):
             _give_up_on_deaf_clients(sock, config.timeouts.body_s)
-        services, background = await _start(stack, home, profile, config, keys)
+        services, background = await _start(stack, home, profile, config, keys, environment)
         table, head_s = home / "slots.json", config.timeouts.body_s
         served = [
             (_Server(create_app(services), head_s), public),
@@ -192,11 +193,17 @@ def _keys_for(host: str, environment: Mapping[str, str]) -> Keys:
 
 
 async def _start(
-    stack: contextlib.AsyncExitStack, home: Path, profile: Profile, config: ServeConfig, keys: Keys
+    stack: contextlib.AsyncExitStack,
+    home: Path,
+    profile: Profile,
+    config: ServeConfig,
+    keys: Keys,
+    environment: Mapping[str, str],
 ) -> tuple[Services, list[Any]]:
     """Open what the apps work with; the stack closes it in the right order."""
     timeouts = config.timeouts
-    engine = Replicas([_engine(address, config) for address in config.engines])
+    key = engine_key(environment)
+    engine = Replicas([_engine(address, config, key) for address in config.engines])
     stack.push_async_callback(engine.close)
     documents = await asyncio.to_thread(Documents, home / "conversations.sqlite")
     stack.push_async_callback(asyncio.to_thread, documents.close)
@@ -213,7 +220,7 @@ async def _start(
     conversations = Conversations(documents)
     embed = None
     if config.router.embeddings:
-        embedder = _engine(config.router.embeddings, config)
+        embedder = _engine(config.router.embeddings, config, key)
         stack.push_async_callback(embedder.close)
         embed = embedder.embed
     turns = FullTurns(
@@ -247,7 +254,7 @@ async def _start(
     return services, background
 
 
-def _engine(address: str, config: ServeConfig) -> OpenAIEngine:
+def _engine(address: str, config: ServeConfig, key: str | None) -> OpenAIEngine:
     timeouts = config.timeouts
     return OpenAIEngine(
         address,
@@ -256,6 +263,7 @@ def _engine(address: str, config: ServeConfig) -> OpenAIEngine:
         timeout_s=timeouts.hop_s,
         token_ids=config.record.token_ids,
         base_name=config.base_name,
+        key=key,
     )
 
 

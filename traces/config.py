@@ -1,17 +1,15 @@
 """Settings of the lake and of attribution; free of heavy imports."""
 
+from functools import partial
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from serving.addresses import refuse_secrets
 
-def _without_secrets(address: str) -> str:
-    if set("@?#") & set(address):
-        raise ValueError(
-            "settings are stored, so an address has no user, password or query in it; the key is "
-            "MOL_JUDGE_KEY in the environment"
-        )
-    return address
+JUDGE_KEY = "MOL_JUDGE_KEY"
+"""Environment variable with the API key of the judge's server."""
+JudgeAddress = Annotated[str, AfterValidator(partial(refuse_secrets, key=JUDGE_KEY))]
 
 
 class LakeConfig(BaseModel):
@@ -52,7 +50,7 @@ class AttributionConfig(BaseModel):
     """Most engine calls of one replay."""
     replay_temperature: float = Field(default=0.7, gt=0, le=2)
     """Sampling temperature for turns that were answered greedily; others keep their own."""
-    judge: Annotated[str, AfterValidator(_without_secrets)] | None = None
+    judge: JudgeAddress | None = None
     """Address of an OpenAI-compatible server whose model judges; None asks none. Its API key is
     MOL_JUDGE_KEY in the environment."""
     judge_model: str | None = None

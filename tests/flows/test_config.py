@@ -78,13 +78,34 @@ def test_what_is_learnt_does_not_depend_on_where_it_lies():
 @pytest.mark.parametrize(
     ("name", "address"),
     [
-        ("url", "postgresql+psycopg://mol:hunter2@db/registry"),
-        ("url", "postgresql://db/registry?password=hunter2"),
-        ("mirror", "https://ann:hunter2@mlflow"),
+        ("registry.url", "postgresql+psycopg://mol:hunter2@db/registry"),
+        ("registry.url", "postgresql://db/registry?password=hunter2"),
+        ("registry.mirror", "https://ann:hunter2@mlflow"),
+        ("serve.engines", "http://ann:hunter2@vllm:8000"),
+        ("serve.engines", "http://127.0.0.1:8000,http://vllm:8000?api_key=hunter2"),
+        ("serve.router.embeddings", "http://ann:hunter2@vllm:8000"),
     ],
 )
 def test_a_password_in_an_address_is_refused_and_not_repeated(name: str, address: str):
-    with pytest.raises(SettingsInvalid, match=f"registry.{name}.*environment") as refusal:
-        load_settings(None, [f"--registry.{name}", address])
+    with pytest.raises(SettingsInvalid, match=f"{name}.*environment") as refusal:
+        load_settings(None, [f"--{name}", address])
     assert "hunter2" not in str(refusal.value)
     assert "ann" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://127.0.0.1:8000,http://ann:hunter2@vllm:8000", "http://vllm:8000?api_key=hunter2"],
+)
+def test_a_secret_in_an_engines_address_is_refused_and_not_repeated(address: str):
+    with pytest.raises(SettingsInvalid, match="MOL_ENGINE_KEY") as refusal:
+        load_settings(None, [], {"engine": address})
+    assert "hunter2" not in str(refusal.value)
+    assert "ann" not in str(refusal.value)
+
+
+def test_replicas_of_the_server_are_a_list_or_have_commas_between(tmp_path):
+    flag = load_settings(None, ["--serve.engines", "http://a:1, http://b:1"], {"home": tmp_path})
+    file = write(tmp_path, 'serve.engines = ["http://a:1", "http://b:1"]')
+    assert flag.serve.engines == ("http://a:1", "http://b:1")
+    assert load_settings(file, [], {"home": tmp_path}).serve == flag.serve

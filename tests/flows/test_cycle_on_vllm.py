@@ -2,8 +2,8 @@
 
 Nothing is faked; only the suites are smaller than in `make run`. What is
 proved: gated on vLLM itself, the promoted adapter is loaded there under its digest name
-while the server runs, its answers are no longer the champion's, and the other slots and
-the base answer as before.
+while the server runs, which asks for an API key, its answers are no longer the champion's,
+and the other slots and the base answer as before.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from infra.vllm_server import start
 from promotion.registry import Registry
 from promotion.suites.household import TOOLS
 from promotion.suites.world import make_tasks
+from serving.addresses import ENGINE_KEY
 from serving.engine import ChatRequest
 from serving.openai_engine import OpenAIEngine
 from serving.own_view import Conversation, own_view
@@ -29,12 +30,14 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
+KEY = "the-key-of-this-engine"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory):
     log = tmp_path_factory.mktemp("vllm") / "vllm.log"
-    with start(ROOT / ".mol" / "base" / "SmolLM2-135M-Instruct", log=log) as url:
+    base = ROOT / ".mol" / "base" / "SmolLM2-135M-Instruct"
+    with start(base, log=log, extra=("--api-key", KEY)) as url:
         yield url
 
 
@@ -42,7 +45,7 @@ def answers(url: str, names: dict[str, str]) -> dict[str, list[str]]:
     """Ask every name in `names` (slot to served name) six requests of its slot."""
 
     async def ask() -> dict[str, list[str]]:
-        engine, profile = OpenAIEngine(url), load_profile()
+        engine, profile = OpenAIEngine(url, key=KEY), load_profile()
         given = {}
         for slot, name in names.items():
             tools = TOOLS if profile.slot(slot).offers_tools else ()
@@ -63,7 +66,7 @@ def answers(url: str, names: dict[str, str]) -> dict[str, list[str]]:
 
 def models(url: str) -> tuple[str, ...]:
     async def ask() -> tuple[str, ...]:
-        engine = OpenAIEngine(url)
+        engine = OpenAIEngine(url, key=KEY)
         try:
             return await engine.models()
         finally:
@@ -100,7 +103,10 @@ def settings_for(url: str, home: Path) -> Settings:
     )
 
 
-def test_the_promoted_adapter_is_loaded_under_its_digest_and_answers_change(server, tmp_path):
+def test_the_promoted_adapter_is_loaded_under_its_digest_and_answers_change(
+    server, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(ENGINE_KEY, KEY)
     settings = settings_for(server, tmp_path / "home")
     for stage in ("ingest", "attribute", "curate", "train"):
         manual.run(settings, stage)

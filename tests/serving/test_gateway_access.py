@@ -24,6 +24,7 @@ from mol_server import LIMIT_S, mol_server
 from stub_engine import stub_engine
 
 from serving.access import KeysInvalid
+from serving.addresses import ENGINE_KEY
 from serving.config import ServeConfig
 from serving.gateway import create_app
 from serving.serve import running
@@ -75,6 +76,18 @@ def test_without_a_key_nothing_is_told_or_done(mol, stub, given) -> None:
         for path in ("/health", "/readiness", "/openapi.json"):
             assert client.get(path, headers=given).status_code == 200
     assert not stub.chats
+
+
+def test_an_engine_gets_its_own_key_and_no_callers(tmp_path, stub) -> None:
+    environment = ENVIRONMENT | {ENGINE_KEY: "the-engines-key\n"}
+    with mol_server(tmp_path, stub.url, environment=environment) as mol, client_of(mol, ANN) as ann:
+        assert text_of("chat", ann.post(PATHS["chat"], json=ask("chat", "Hi")))
+        assert ann.post(PATHS["chat"], json=ask("chat", "Hi", model="L0")).status_code == 200
+    paths = {asked.path for asked in stub.requests}
+    assert {"/v1/chat/completions", "/v1/load_lora_adapter", "/v1/models"} <= paths
+    assert {asked.headers.get("authorization") for asked in stub.requests} == {
+        "Bearer the-engines-key"
+    }
 
 
 def test_official_clients_send_their_keys_their_own_way(mol) -> None:
