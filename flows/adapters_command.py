@@ -8,12 +8,11 @@ import typer
 from flows import adapter_copies, adapter_trust, adapters, console
 from flows.config import Settings, load_settings
 from flows.console import print_json, print_table
-from flows.options import Config, Home, Json
+from flows.options import Config, Home, Json, Limit
 
 adapters_app = typer.Typer(no_args_is_help=True, help="Adapter versions in the registry.")
 
 Slot = Annotated[str | None, typer.Option("--slot", help="Only of this slot, such as L2.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10**9, help="Rows at most.")]
 _WHICH = "A slot (its champion), a name like L2@3fa9c1d2e4b5, a digest or its beginning"
 Which = Annotated[str, typer.Argument(metavar="ADAPTER", help=f"{_WHICH}.")]
 Some = Annotated[

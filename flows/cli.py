@@ -25,6 +25,7 @@ from flows.options import (
     Json,
     OverrideBy,
     Reason,
+    Seed,
     check_override_words,
 )
 from flows.quarantine_command import quarantine_app
@@ -100,7 +101,7 @@ def run(
     slot: Slot = None,
     base: Base = None,
     engine: Engine = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of training and gate.")] = None,
+    seed: Seed = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
     ] = False,

@@ -5,8 +5,9 @@ dotted and kebab-cased, as in `--training.epochs 3` or `--gate.min-items 40`. Th
 settings are written beside every cycle's record.
 """
 
+import reprlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
@@ -25,14 +26,17 @@ from promotion.canary.config import CanaryConfig
 from promotion.config import GateConfig
 from promotion.suites.config import SuitesConfig
 from serving.addresses import ENGINE_KEY, refuse_secrets, shown_address
-from serving.config import ServeConfig
+from serving.config import MOST_DAYS, ServeConfig
 from serving.errors import MolError
 from serving.records import content_id
 from serving.slots import DEFAULT_PROFILE
 from traces.config import AttributionConfig, LakeConfig
 from traces.sources.locations import is_url
 from traces.storage.lake_address import address_of, settle_address
-from training.config import HeadConfig, TrainConfig
+from training.config import MOST_SEEDS, HeadConfig, TrainConfig
+
+_MOST = 10**12
+"""No setting counts or measures more; what does is a slip, and overflows somewhere."""
 
 
 class SettingsInvalid(MolError, ValueError):
@@ -81,11 +85,11 @@ class ScheduleConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    ingest_every_s: int = Field(default=300, ge=0)
+    ingest_every_s: int = Field(default=300, ge=0, le=86_400 * MOST_DAYS)
     """Seconds between ingests, each with attribution after it; 0 runs none."""
     upkeep_cron: str = "30 3 * * *"
     """When upkeep runs, as in cron; an empty text runs none."""
-    canary_every_s: int = Field(default=300, ge=0)
+    canary_every_s: int = Field(default=300, ge=0, le=86_400 * MOST_DAYS)
     """Seconds between looks at canaries and new champions, which end those that do harm; 0 runs
     none."""
     cycle_cron: str = ""
@@ -125,7 +129,7 @@ class Settings(BaseModel):
     environment."""
     slot: str | None = None
     """Slot to work on; None chooses the one that needs it most."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=MOST_SEEDS)
     """Seed of training and of the choice of evaluation items."""
     policy: SlotPolicy = SlotPolicy()
     curation: CurationConfig = CurationConfig()
@@ -194,7 +198,7 @@ def load_settings(
 
 def _validate(raw: dict[str, Any]) -> Settings:
     try:
-        return Settings.model_validate(raw)
+        settings = Settings.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -202,6 +206,23 @@ def _validate(raw: dict[str, Any]) -> Settings:
             f"Setting {field!r}: {first['msg']}, got {shown_address(repr(first['input']))}. "
             "Run 'flows config' for all settings and their meaning."
         ) from error
+    for name, value in _numbers(settings.model_dump()):
+        if not abs(value) <= _MOST:
+            raise SettingsInvalid(
+                f"Setting {name!r}: {reprlib.repr(value)} is no number to reckon with; at most "
+                f"{_MOST:,} is allowed. Run 'flows config' for all settings and their meaning."
+            )
+    return settings
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Yield each number in the settings with its name."""
+    if isinstance(value, int | float):
+        yield name, value
+    elif isinstance(value, Mapping | list | tuple):
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, one in inner:
+            yield from _numbers(one, f"{name}.{key}".removeprefix("."))
 
 
 def describe_settings(model: type[BaseModel] = Settings, prefix: str = "") -> list[dict[str, str]]:

@@ -5,10 +5,17 @@ from typing import Annotated
 
 import typer
 
+from training.config import MOST_SEEDS
+
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
 Home = Annotated[Path | None, typer.Option("--home", help="Folder of the loop's state [.mol].")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Base = Annotated[Path | None, typer.Option("--base", help="Folder of the frozen base model.")]
+MOST_ROWS = 10**9
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MOST_ROWS, help="Rows at most.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, max=MOST_SEEDS - 1, help="Seed of training and gate.")
+]
 Engine = Annotated[
     str | None,
     typer.Option(

@@ -11,7 +11,7 @@ import typer
 from flows import console
 from flows.config import load_settings
 from flows.console import print_json, print_table, say, tell
-from flows.options import Config, Home, Json
+from flows.options import Config, Home, Json, Limit
 from serving.errors import MolError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def list_records(
     reason: Reason = None,
     source: Source = None,
     format: Format = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Records at most.")] = 20,
+    limit: Limit = 20,
     config: Config = None,
     home: Home = None,
     as_json: Json = False,

@@ -10,7 +10,7 @@ import typer
 from flows import console
 from flows.config import load_settings
 from flows.console import print_json, print_table, progress, say, tell
-from flows.options import Base, Config, Home, Json
+from flows.options import MOST_ROWS, Base, Config, Home, Json, Seed
 from flows.router import RouterResult, rollback_stage, show_stage, train_stage
 from serving.records import short_digest
 
@@ -29,7 +29,7 @@ def train_command(
         str | None,
         typer.Option(help="'embedded', or an address whose /v1/embeddings tells hidden states."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the training.")] = None,
+    seed: Seed = None,
     as_json: Json = False,
 ) -> None:
     """Train a head on the lake's turns; put it in force if it routes better than now."""
@@ -82,7 +82,7 @@ def estimate_command(
         typer.Option(help="Count verified (A) or explicit (B) outcomes only; none: both."),
     ] = None,
     min_ess: Annotated[
-        float, typer.Option(min=100, help="Refuse below so many effective turns.")
+        float, typer.Option(min=100, max=MOST_ROWS, help="Refuse below so many effective turns.")
     ] = 100.0,
     config: Config = None,
     home: Home = None,

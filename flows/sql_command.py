@@ -14,6 +14,7 @@ import typer
 
 from flows.config import load_settings
 from flows.console import print_json_rows, print_table, say
+from flows.options import MOST_ROWS
 from serving.errors import MolError
 
 _TABLE_ROWS = 200
@@ -34,7 +35,9 @@ def sql(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=0, help=f"Rows at most, 0 for all; a table shows {_TABLE_ROWS}."),
+        typer.Option(
+            min=0, max=MOST_ROWS, help=f"Rows at most, 0 for all; a table shows {_TABLE_ROWS}."
+        ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV on stdout.")] = False,
     attach: Annotated[

@@ -8,7 +8,7 @@ import typer
 from flows import console
 from flows.config import load_settings
 from flows.console import print_json, print_table, progress, tell
-from flows.options import Base, Config, Engine, Home, Json
+from flows.options import MOST_ROWS, Base, Config, Engine, Home, Json
 
 if TYPE_CHECKING:
     from flows.scoring import Scored
@@ -99,7 +99,7 @@ def score(
     ],
     slot: Annotated[str | None, typer.Option("--slot", help="Slot to score, such as L1.")] = None,
     part: Annotated[Part, typer.Option("--set", help="Which of its sets.")] = Part.search,
-    limit: Annotated[int | None, typer.Option(min=1, help="Items at most.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=MOST_ROWS, help="Items at most.")] = None,
     base: Base = None,
     engine: Engine = None,
     config: Config = None,

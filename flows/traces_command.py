@@ -10,7 +10,7 @@ import typer
 from flows import console
 from flows.config import load_settings
 from flows.console import print_json, print_table
-from flows.options import Config, Home, Json
+from flows.options import Config, Home, Json, Limit
 
 traces_app = typer.Typer(no_args_is_help=True, help="Turns in the lake.")
 
@@ -20,7 +20,7 @@ _SPANS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 @traces_app.command("list")
 def list_traces(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Rows at most.")] = 20,
+    limit: Limit = 20,
     slot: Annotated[str | None, typer.Option(help="Slot that answered, such as L2.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workload, such as agent.chat.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only turns that failed.")] = False,

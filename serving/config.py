@@ -8,6 +8,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from serving.addresses import ENGINE_KEY, refuse_secrets
 
+MOST_DAYS = 36_500
+"""A century: what is older has no date that can be reckoned with."""
 EngineAddress = Annotated[str, AfterValidator(partial(refuse_secrets, key=ENGINE_KEY))]
 
 
@@ -125,7 +127,7 @@ class ServeConfig(_Section):
     """Tries of an engine call that failed before the client got anything, but for time-outs."""
     poll_s: float = Field(default=0.1, gt=0)
     """How often the slot table is looked at."""
-    keep_days: float = Field(default=30.0, gt=0)
+    keep_days: float = Field(default=30.0, gt=0, le=MOST_DAYS)
     """Turns older than this are forgotten, the first ones of a longer conversation too."""
     router: RouterConfig = RouterConfig()
     limits: LimitsConfig = LimitsConfig()

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from serving.addresses import refuse_secrets
+from serving.config import MOST_DAYS
 
 JUDGE_KEY = "MOL_JUDGE_KEY"
 """Environment variable with the API key of the judge's server."""
@@ -24,12 +25,12 @@ class LakeConfig(BaseModel):
     data: str | None = None
     """Object storage of the lake's files, as `s3://bucket/prefix`; None for a folder in the home.
     Keys are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, another service is AWS_ENDPOINT_URL."""
-    keep_days: int | None = Field(default=None, ge=1)
+    keep_days: int | None = Field(default=None, ge=1, le=MOST_DAYS)
     """Upkeep deletes what is older than so many days; None keeps everything. Records without a
     time of their own stay."""
-    keep_snapshots_days: int = Field(default=7, ge=0)
+    keep_snapshots_days: int = Field(default=7, ge=0, le=MOST_DAYS)
     """Days that the lake can be read as it was; what a dataset was made from stays longer."""
-    keep_files_hours: int = Field(default=24, ge=0)
+    keep_files_hours: int = Field(default=24, ge=0, le=24 * MOST_DAYS)
     """Hours that a file which nothing refers to any more stays, for readers that began before."""
     target_file_mb: int = Field(default=128, ge=1)
     """Size that upkeep merges small files up to."""

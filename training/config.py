@@ -4,6 +4,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MOST_SEEDS = 2**32
+"""NumPy takes no more."""
+
 
 class TrainConfig(BaseModel):
     """Settings of one run that trains one slot's LoRA from the frozen base."""
@@ -29,7 +32,7 @@ class TrainConfig(BaseModel):
     """Forward passes a weight update."""
     max_length: int = Field(default=2048, ge=8)
     """Tokens of prompt and completion; a longer row is left out, counted under `too_long`."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=MOST_SEEDS)
     """Initial weights and row order; the same seed gives the same bytes on one CPU."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads; None leaves torch's choice."""

@@ -5,15 +5,20 @@ Nothing is faked. Bad input gives one line on stderr, a status of its own, and n
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from tiny_loop import tiny_settings
 
 from flows import manual, stages
+from flows.cli import app
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -26,6 +31,16 @@ COMMANDS = [
     ["quarantine", "list"], ["quarantine", "show"], ["quarantine", "fix"],
     ["quarantine", "replay"], ["schedule"],
 ]  # fmt: skip
+
+
+def numbers(command: Any, path: str = "flows") -> Iterator[tuple[str, int | None]]:
+    """Yield each option that is a number, with the most that it takes."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from numbers(inner, f"{path} {name}")
+    for option in command.params:
+        described = getattr(option, "type_descriptor", None)
+        if re.search("int|float", str(described and described.annotation)):
+            yield f"{path} {option.opts[0]}", option.max
 
 
 def flows(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -262,7 +277,9 @@ def test_promoting_what_the_gate_did_not_judge_is_refused(looped):
 
 _LONG_QUERY = """
 import os, signal, sys, threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from flows import cli
 from traces.storage.lake import Lake
 
@@ -289,3 +306,9 @@ def test_an_interrupt_within_a_query_ends_as_any_other(tmp_path: Path) -> None:
 
     assert done.returncode == 130
     assert done.stderr == "flows: interrupted; run the same command again to go on.\n"
+
+
+def test_no_number_on_the_command_line_is_beyond_what_can_be_counted() -> None:
+    most = dict(numbers(typer.main.get_command(app)))
+    assert len(most) >= 12
+    assert [name for name, number in most.items() if number is None or number > 2**32] == []

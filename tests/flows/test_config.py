@@ -1,11 +1,13 @@
 """Settings: default < TOML < flag, every mistake named. Nothing is faked."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from flows.config import Settings, SettingsInvalid, describe_settings, load_settings
 
+NUMBER = r"\d+(\.\d+)?(e-\d+)?"
 BUNDLED = Path(__file__).parents[2] / "infra" / "configs" / "bundled.toml"
 
 
@@ -109,3 +111,14 @@ def test_replicas_of_the_server_are_a_list_or_have_commas_between(tmp_path):
     file = write(tmp_path, 'serve.engines = ["http://a:1", "http://b:1"]')
     assert flag.serve.engines == ("http://a:1", "http://b:1")
     assert load_settings(file, [], {"home": tmp_path}).serve == flag.serve
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 13, "1" + "0" * 400, "inf", "-inf", "nan"])
+def test_a_number_that_nothing_can_reckon_with_is_refused(number: str):
+    flags = [r["flag"] for r in describe_settings() if re.fullmatch(NUMBER, r["default"])]
+    assert len(flags) > 60
+    for flag in flags:
+        given = [flag, number] if "." in flag else []
+        with pytest.raises(SettingsInvalid, match=flag[2:].replace("-", "_")) as refusal:
+            load_settings(None, given, {} if given else {flag[2:]: number})
+        assert len(str(refusal.value)) < 700
