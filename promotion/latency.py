@@ -7,7 +7,8 @@ Durations of answers that were asked all at once are those of the queue, and dur
 day those of another machine. So these are measured for themselves and are never kept: each item
 is asked of both arms one straight after the other, and who begins alternates. Both were asked all
 of it before, untimed: of a champion whose scores were kept the engine's prefix cache may know
-nothing, while it knows the challenger's prompts, and that is no speed.
+nothing, while it knows the challenger's prompts, and that is no speed. Timed are the engine's calls
+alone: what checks an answer, or a conversation's other side, takes its time whoever answers.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from scipy import special
@@ -23,13 +25,13 @@ from promotion.config import GateConfig
 from promotion.paired import InvalidScores, cluster_mean
 from promotion.slices import Status
 from promotion.suites.suite import Item
-from serving.engine import Engine
+from serving.engine import ChatResult, Engine
 from serving.records import Record
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Seconds from request to whole answer, pair by pair."""
+    """Seconds in the engine's calls for an item, pair by pair."""
 
     clusters: tuple[str, ...]
     champion_s: tuple[float, ...]
@@ -57,20 +59,51 @@ class LatencyResult(Record):
 async def measure_durations(
     engine: Engine, items: Sequence[Item], champion: str, challenger: str
 ) -> Durations:
-    """Ask each item of both versions, one request at a time, once both have seen all of them."""
+    """Ask each item of both versions, one at a time, once both have seen all of them.
+
+    An item of which a version was asked nothing, as by a conversation that broke off, is left out.
+    """
     await asyncio.gather(*(i.run(engine, name) for name in (champion, challenger) for i in items))
-    seconds: dict[str, list[float]] = {"champion": [], "challenger": []}
+    timed = _TimedEngine(engine)
     arms = [("champion", champion), ("challenger", challenger)]
+    pairs: list[tuple[str, float, float]] = []
     for number, item in enumerate(items):
+        seconds: dict[str, float] = {}
         for arm, name in arms if number % 2 == 0 else reversed(arms):
-            started = time.monotonic()
-            await item.run(engine, name)
-            seconds[arm].append(time.monotonic() - started)
+            before_s = timed.busy_s
+            await item.run(cast(Engine, timed), name)
+            seconds[arm] = timed.busy_s - before_s
+        if all(seconds.values()):
+            pairs.append((item.cluster, seconds["champion"], seconds["challenger"]))
     return Durations(
-        clusters=tuple(item.cluster for item in items),
-        champion_s=tuple(seconds["champion"]),
-        challenger_s=tuple(seconds["challenger"]),
+        clusters=tuple(cluster for cluster, _, _ in pairs),
+        champion_s=tuple(old for _, old, _ in pairs),
+        challenger_s=tuple(new for _, _, new in pairs),
     )
+
+
+class _TimedEngine:
+    """An engine that adds up for how long at least one of its answers was awaited."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.busy_s = 0.0
+        self._engine = engine
+        self._running = 0
+        self._since = 0.0
+
+    async def chat(self, *given: Any, **named: Any) -> ChatResult:
+        if not self._running:
+            self._since = time.monotonic()
+        self._running += 1
+        try:
+            return await self._engine.chat(*given, **named)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self.busy_s += time.monotonic() - self._since
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
 
 def judge_latency(durations: Durations, alpha: float, config: GateConfig) -> LatencyResult:

@@ -6,6 +6,8 @@ sums. Durations are of an engine that only writes down who was asked when.
 
 import asyncio
 import math
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +17,9 @@ from tiny import make_tiny_base
 
 from promotion.drift import answer_shape, base_answers, distance_of, measure_distance
 from promotion.latency import measure_durations
-from promotion.suites.suite import Item
+from promotion.suites.suite import Item, Played
 from serving.embedded import EmbeddedEngine
-from serving.engine import ChatRequest, ChatResult, OnDelta
+from serving.engine import ChatRequest, ChatResult, Engine, OnDelta
 from serving.records import Message, ToolCall
 from traces.verifiers.check import Check
 
@@ -130,3 +132,34 @@ def test_arms_answer_each_item_in_turn_alone_and_who_begins_alternates() -> None
     ]  # fmt: skip
     assert durations.clusters == ("a", "b", "c")
     assert min(*durations.champion_s, *durations.challenger_s) >= 0.001
+
+
+def test_only_the_engines_calls_are_timed_in_conversations_too() -> None:
+    engine = Diary()
+    slow_s = 0.05
+
+    def check(answer: Message) -> Check:
+        time.sleep(slow_s)
+        return Check(True, "")
+
+    async def play(engine: Engine, model: str, temperature: float, seed: int | None) -> Played:
+        request = ChatRequest(model=model, messages=(Message(role="user", content="b"),))
+        both = await asyncio.gather(engine.chat(request), engine.chat(request))
+        await asyncio.sleep(slow_s)
+        return Played(tuple(one.message for one in both), Check(True, ""), 2)
+
+    async def silent(engine: Engine, model: str, temperature: float, seed: int | None) -> Played:
+        return Played((), Check(None, "broke off"), 0)
+
+    items = [
+        replace(item("a"), check=check), replace(item("b"), play=play),
+        replace(item("c"), play=silent),
+    ]  # fmt: skip
+    started = time.monotonic()
+    durations = asyncio.run(measure_durations(engine, items, "old", "new"))  # type: ignore[arg-type]
+    elapsed_s = time.monotonic() - started
+    assert durations.clusters == ("a", "b")
+    assert len(engine.asked) == 2 * 2 * 3
+    timed_s = (*durations.champion_s, *durations.challenger_s)
+    assert min(timed_s) >= 0.001
+    assert sum(timed_s) <= elapsed_s - len(timed_s) * slow_s
