@@ -19,6 +19,7 @@ program, so name only files that you would run.
 import importlib.util
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,9 +104,7 @@ def read_suite(
     if len(numbered) < 2:
         raise _Place(path, 1).error("no items", len(numbered), "a first line and one item a line")
     head = _parsed(_Head, *numbered[0])
-    if head.slot not in (ANY_SLOT, *profile.labels):
-        allowed = ", ".join(map(repr, (ANY_SLOT, *profile.labels)))
-        raise numbered[0][0].error("no such slot", head.slot, allowed)
+    _refuse_unknown_slot(numbered[0][0], head.slot, (ANY_SLOT, *profile.labels))
     owner = slot if head.slot == ANY_SLOT else head.slot
     items: dict[str, Item] = {}
     for place, line in numbered[1:]:
@@ -115,6 +114,11 @@ def read_suite(
         items[item.item_id] = item
     name = f"{head.suite}-{owner}" if head.slot == ANY_SLOT else head.suite
     return Suite(name, owner, tuple(items.values()), head.kind)
+
+
+def _refuse_unknown_slot(place: _Place, slot: str, allowed: Sequence[str]) -> None:
+    if slot not in allowed:
+        raise place.error("no such slot", slot, ", ".join(map(repr, allowed)))
 
 
 def _item(
@@ -205,6 +209,11 @@ def _from_python(path: Path, profile: Profile, slot: str) -> Suite:
         ) from error
     if not isinstance(made, Suite) or made.kind not in get_args(Kind):
         raise _Place(path, 1).error("suite(profile, slot) returns no Suite", made, "a Suite")
+    _refuse_unknown_slot(_Place(path, 1), made.slot, profile.labels)
+    ids = [item.item_id for item in made.items]
+    twice = next((item_id for item_id, times in Counter(ids).items() if times > 1), None)
+    if twice is not None:
+        raise _Place(path, 1).error("two items have one item_id", twice, "an id for each item")
     # Its checks are code: other bytes may score otherwise, under the same items.
     return replace(made, scorer=content_id(path.read_bytes().hex()))
 

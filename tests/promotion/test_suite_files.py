@@ -162,6 +162,9 @@ BRACKET = {"properties": {"a": {"pattern": "("}}}
         ({"verifier": "form", "form": "json", "schema": {"type": "objekt"}}, "$.type"),
         ({"verifier": "form", "form": "tool_call"}, "no tool is offered"),
         ({"verifier": "python_tests", "tests": ["  ", "# none"]}, "no tests to run"),
+        ({"verifier": "python_tests", "tests": ["def check(g):\n  assert g(1)"]}, "no tests to run"),
+        ({"verifier": "python_tests", "tests": ["def test_f(tmp): f(tmp)"]}, "test_f takes"),
+        ({"verifier": "python_tests", "tests": ["import pytest\nassert f(1)"]}, "'pytest'"),
         ({"verifier": "python_tests", "tests": ["assert ("]}, "the tests are no Python"),
         ({"verifier": "python_tests", "tests": ["return 1"]}, "the tests are no Python"),
         ({"verifier": "short_answer", "accepted": ["?"]}, "no accepted answer to look for"),
@@ -201,6 +204,7 @@ def test_references_of_every_kind_are_taken(tmp_path: Path) -> None:
         {"verifier": "form", "form": "python"},
         {"verifier": "form", "form": "tool_call"},
         {"verifier": "python_tests", "tests": ["assert f(1) is 1", "assert f(2)"]},
+        {"verifier": "python_tests", "tests": ["def test_f():\n    assert f(1) == 2"]},
         {"verifier": "short_answer", "accepted": ["?", "Paris"]},
         {"verifier": "exact", "accepted": ["no."]},
         {"verifier": "interface_schema", "wanted": []},
@@ -275,6 +279,29 @@ def test_a_function_that_fails_is_named_with_its_line(
 
     told = str(caught.value)
     assert told.startswith(f"Suite {str(path)!r}, line {line}: ")
+    for word in words:
+        assert word in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("slot, (item,)", '"L9", (item,)', ["no such slot, got 'L9'", "'L0', 'L1', 'L2', 'L3'"]),
+        ("slot, (item,)", '"*", (item,)', ["no such slot, got '*'"]),
+        ("slot, (item,)", "None, (item,)", ["no such slot, got None"]),
+        ("(item,)", "(item, item)", ["two items have one item_id, got 'one'", "an id for each"]),
+    ],
+)
+def test_a_function_whose_suite_no_gate_could_ask_is_refused_when_it_is_read(
+    tmp_path: Path, old: str, new: str, words: list[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(PYTHON.replace(old, new))
+    with pytest.raises(SuiteFileInvalid) as caught:
+        read_suite(path, PROFILE, "L1")
+
+    told = str(caught.value)
+    assert told.startswith(f"Suite {str(path)!r}, line 1: ")
     for word in words:
         assert word in told
 
