@@ -61,7 +61,7 @@ def test_the_right_call_passes(arguments) -> None:
             "expected one tool call, got 2",
         ),
         (called("{degrees: 21}"), "arguments are not JSON"),
-        (called(""), "arguments are not JSON"),
+        (called(""), "arguments break the schema of set_heating at $ (required)"),
         (called("[" * 100_000), "arguments are not JSON"),
         (called("[21]"), "arguments are not a JSON object"),
         (called("null"), "arguments are not a JSON object"),
@@ -115,6 +115,15 @@ def test_values_are_compared_by_kind(given_value, wanted, same) -> None:
 
 def test_a_null_that_was_not_asked_for_is_wrong() -> None:
     assert not check_tool_call(called({"x": None}, "anything"), "anything", {}, TOOLS).passed
+
+
+@pytest.mark.parametrize("arguments", ["", " \n", "{}"])
+def test_a_call_without_arguments_may_leave_them_empty(arguments: str) -> None:
+    call = called(arguments, "anything")
+
+    assert call_problem(call.tool_calls[0], TOOLS) is None
+    assert check_tool_call(call, "anything", {}, TOOLS).passed
+    assert not check_tool_call(call, "anything", {"x": 1}, TOOLS).passed
 
 
 @pytest.mark.parametrize(

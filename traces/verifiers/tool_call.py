@@ -75,7 +75,12 @@ def call_problem(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> str | No
 
 
 def _arguments(call: ToolCall) -> dict[str, Any] | str:
-    """Return the arguments of a call, or why it has none."""
+    """Return the arguments of a call, or why it has none.
+
+    An empty text is no arguments: so some engines write the call of a tool that takes none.
+    """
+    if not call.arguments.strip():
+        return {}
     try:
         value = read_json(call.arguments)
     except KeyTwice as twice:
