@@ -43,6 +43,8 @@ AS_TEXT = canonical_json({"response_format": {"type": "text"}})
 CHOICE = canonical_json({"structured_outputs": {"choice": ["L1"]}})
 BUTTON = '{"type": "button", "label": "Go", "action": "open", "target": "%s"}'
 CARD = '{"type": "card", "title": "Lamp", "children": [%s]}'
+CLOCK = canonical_json([{"type": "function", "function": {"name": "now"}}])
+EMPTY = Message(role="assistant", tool_calls=(ToolCall(id="call-1", name="now", arguments=""),))
 TWO = calls("light", room="hall")
 TWO = TWO.model_copy(update={"tool_calls": TWO.tool_calls + calls("light", "call-2").tool_calls})
 FINE, BROKE = result('{"ok": true}'), result("Error: no such room")
@@ -88,7 +90,14 @@ ROWS = (
         "words about an error", calls("sh"), (),
         {"tail": (BROKE.model_copy(update={"role": "user"}),)},
     ),
-    Row("a call that was cut", calls("light"), (), {"tools": LIGHT, "finish_reason": "length"}),
+    *(
+        Row(f"a call that was cut: {why}", calls("light"), (),
+            {"tools": LIGHT, "finish_reason": why})
+        for why in ("length", "max_tokens", "content_filter", "abort", "error")
+    ),
+    Row("a call that was not cut", calls("light"), ("call_schema",),
+        {"tools": LIGHT, "finish_reason": "tool_calls"}),
+    Row("a call without arguments", EMPTY, (), {"tools": CLOCK}),
     Row("the schema that was asked for", says('{"size": 3}'), (), {"params": AS_ASKED}),
     Row("against that schema", says('{"size": "3"}'), ("answer_schema",), {"params": AS_ASKED}),
     Row("words for JSON", says("Three."), ("answer_schema",), {"params": AS_ASKED}),

@@ -28,8 +28,9 @@ ANSWER_SCHEMA = "answer_schema"
 COMPONENT_SCHEMA = "component_schema"
 """An interface that breaks the component schema or refers to what is not there."""
 
-UNFINISHED = ("length", "content_filter")
-"""Finish reasons of an answer that was cut: half an answer is not checked."""
+UNFINISHED = ("length", "max_tokens", "content_filter", "abort", "error")
+"""Finish reasons of an answer that was cut, of the OpenAI protocol and as engines say it: half an
+answer is not checked."""
 _LISTS = 256
 """Lists of tools, and parameters, that are kept read: those of a deployment are few."""
 
