@@ -17,6 +17,7 @@ from jsonschema.validators import validator_for
 
 from serving.records import Message, ToolCall
 from traces.verifiers.registry import Checker
+from traces.verifiers.sandbox.trials import why_idle
 from traces.verifiers.tool_call import check_tool_call
 
 _PATTERNS = FormatChecker(formats=())
@@ -59,10 +60,9 @@ def _no_tests(tests: str) -> str | None:
         warnings.simplefilter("ignore")  # such as that of comparing with a number by `is`
         try:
             compile(tests, "<tests>", "exec")
-            made = ast.parse(tests)
+            return why_idle(ast.parse(tests))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             return f"the tests are no Python: {error}"
-    return None if made.body else "no tests to run"
 
 
 def _bad_pattern(schema: Mapping[str, Any] | None) -> str | None:

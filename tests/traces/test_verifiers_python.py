@@ -67,7 +67,8 @@ def test_other_code_fails_and_says_why(code: str, detail: str) -> None:
         ((), "no tests to run"),
         (("", " \n"), "no tests to run"),
         (("assert f(1 ==",), "the tests are no Python: SyntaxError"),
-        (("import pytest",), "the tests cannot run here: ModuleNotFoundError"),
+        (("import pytest",), "the tests cannot run here: there is no module 'pytest'"),
+        (("exec('import pytest')",), "the tests cannot run here: ModuleNotFoundError"),
         (("import io", "f(io.StringIO())"), "the tests give the code a StringIO"),
     ],
 )

@@ -1,16 +1,19 @@
 """What one end of the line may ask of the other: functions of values, by name."""
 
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 from traces.verifiers.sandbox.values import plain_base
 
+_NAME = "answer"
+
 
 def run(code: str) -> list[tuple[str, Any]]:
-    """Run a program; return what it defines."""
-    module = types.ModuleType("__main__")
+    """Run a program, not as the main one; return what it defines."""
+    module = sys.modules[_NAME] = types.ModuleType(_NAME)
     exec(compile(code, "<code>", "exec"), module.__dict__)  # noqa: S102 - what this is for
     return [(name, value) for name, value in vars(module).items() if not name.startswith("__")]
 

@@ -16,13 +16,15 @@ import builtins
 import json
 import os
 import sys
+import types
 from typing import Any, NoReturn
 
 from traces.verifiers.sandbox import kernel
 from traces.verifiers.sandbox.confinement import confine, leave_the_machine
 from traces.verifiers.sandbox.limits import PRINTED_LIMIT_CHARS
-from traces.verifiers.sandbox.peer import TESTS, LineBroken, Peer
-from traces.verifiers.sandbox.stand_in import CannotCross, Verdictless
+from traces.verifiers.sandbox.peer import LineBroken, Peer, came_over
+from traces.verifiers.sandbox.stand_in import CannotCross, StandIn, Verdictless
+from traces.verifiers.sandbox.trials import TESTS, defer_main, run_found, why_idle
 
 NAMESPACES, FILTER = "namespaces", "filter"
 _DETAIL_CHARS = 160
@@ -129,11 +131,15 @@ def _run_code(peer: Peer) -> NoReturn:
 
 def _judge(peer: Peer, code: str, tests: str) -> dict[str, Any]:
     try:
-        program = compile(tests, "<tests>", "exec")
-        used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
+        compiled, program = compile(tests, "<tests>", "exec"), ast.parse(tests)
+        idle = why_idle(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _verdict(None, f"the tests are no Python: {_told(error)}")
-    space: dict[str, Any] = {"__name__": TESTS}
+    if idle:
+        return _verdict(None, idle)
+    used = {node.id for node in ast.walk(program) if isinstance(node, ast.Name)}
+    defer_main(program)
+    module = sys.modules[TESTS] = types.ModuleType(TESTS)
     try:
         # What it says it defines is its own word: no `__builtins__` of its making.
         found = {n: value for n, value in peer.ask("run", code) if not n.startswith("__")}
@@ -141,8 +147,9 @@ def _judge(peer: Peer, code: str, tests: str) -> dict[str, Any]:
         if hidden & used:
             names = ", ".join(sorted(hidden & used))
             return _verdict(None, f"the code redefines what the tests use: {names}")
-        space.update((name, value) for name, value in found.items() if name not in hidden)
-        exec(program, space)  # noqa: S102 - what this is for
+        vars(module).update((name, found[name]) for name in found.keys() - hidden)
+        asked = peer.asked
+        _run_tests(compiled, program, vars(module))
         if Verdictless.last is not None:
             raise Verdictless.last
     except CannotCross as error:
@@ -150,10 +157,22 @@ def _judge(peer: Peer, code: str, tests: str) -> dict[str, Any]:
     except Verdictless as error:
         return _verdict(False, f"ended before its tests did ({error})")
     except BaseException as error:
-        if isinstance(error, ModuleNotFoundError) and error is not peer.raised:
+        if isinstance(error, ModuleNotFoundError) and not came_over(error):
             return _verdict(None, f"the tests cannot run here: {_told(error)}")
         return _verdict(False, _told(error))
+    data = any(type(found[name]) is not StandIn for name in used & found.keys())
+    if peer.asked == asked and not data:
+        return _verdict(None, "the tests ask nothing of the code")
     return _verdict(True, "the tests passed")
+
+
+def _run_tests(compiled: types.CodeType, program: ast.Module, space: dict[str, Any]) -> None:
+    try:
+        exec(compiled, space)  # noqa: S102 - what this is for
+    except SystemExit as end:
+        if end.code or came_over(end):
+            raise
+    run_found(program, space)
 
 
 def _verdict(passed: bool | None, detail: str) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from typing import Any
 from traces.verifiers.sandbox.acts import ACTS, BINARY, ORDER
 from traces.verifiers.sandbox.limits import MESSAGE_LIMIT_BYTES
 from traces.verifiers.sandbox.stand_in import CannotCross, StandIn, Verdictless, awaited, handle_of
+from traces.verifiers.sandbox.trials import TESTS
 from traces.verifiers.sandbox.values import MUTABLE, PLAIN_BASES, decode, encode, renew
 
 _HEAD = struct.Struct("<I")
-TESTS = "tests"
-"""Name of the module that the tests run as."""
+_CAME = "_came_over_the_line"
 
 
 class LineBroken(Verdictless):
@@ -42,11 +42,12 @@ class Peer:
         self._classes: dict[int, type[BaseException]] = {}
         self.printed: Callable[[], str] = str
         """Takes what was printed here since it was last asked."""
-        self.raised: BaseException | None = None
-        """The last error that came from the other end."""
+        self.asked = 0
+        """How often the other end was asked something."""
 
     def ask(self, what: str, *values: Any) -> Any:
         """Have the other end do something; return or raise what came of it."""
+        self.asked += 1
         self._send({"do": what, "of": [encode(value, self._reference) for value in values]})
         while True:
             message = self._receive()
@@ -149,7 +150,7 @@ class Peer:
             error: BaseException = kind(*told)
         except Exception:  # such as UnicodeDecodeError, which wants more than words
             error = RuntimeError(*told)
-        self.raised = error
+        setattr(error, _CAME, True)
         for name, value in decode(raw["held"], self._stand_in).items():
             if isinstance(name, str) and not name.startswith("_"):
                 setattr(error, name, value)
@@ -186,6 +187,11 @@ class Peer:
                 raise LineBroken("the code ended")
             data += part
         return data
+
+
+def came_over(error: BaseException) -> bool:
+    """Whether an error was raised by the other end."""
+    return getattr(error, _CAME, False)
 
 
 def _argument(values: tuple[Any, ...], place: int | str) -> Any:
