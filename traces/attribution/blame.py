@@ -10,7 +10,9 @@ Attempts that a later one supersedes are no evidence.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from serving.records import Feedback, Hop, Record, Turn
 from serving.slots import Profile
@@ -20,6 +22,7 @@ from traces.attribution.outcomes import Ended, Outcome
 from traces.attribution.structure import RULES, Rule, first_claim
 from traces.attribution.tool_results import Elsewhere, Shapes
 from traces.joins.standing import SUPERSEDED, standing
+from traces.verifiers.check import writable
 
 CODE_VERSION = "structural-6"
 
@@ -36,7 +39,7 @@ class Blame(Record):
     """The slot to blame; None for classes that are no slot's fault."""
     confidence: float
     """In [0, 1]; 0 where nothing is claimed."""
-    evidence: str
+    evidence: Annotated[str, AfterValidator(writable)]
     right_slot: str | None = None
     """For `router` and a wrong explored slot: the slot that should have answered, if known."""
     code_version: str = CODE_VERSION

@@ -12,7 +12,16 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime, Field
 
-from serving.records import BASE_SLOT, Decision, Hop, Message, Record, Turn, content_id
+from serving.records import (
+    BASE_SLOT,
+    Decision,
+    Hop,
+    Message,
+    Record,
+    Turn,
+    canonical_json,
+    content_id,
+)
 from serving.slots import Profile
 from traces.attribution.blame import Blame
 from traces.attribution.gap import Arm, Finding, judge, material_gap
@@ -116,9 +125,11 @@ def meaning(message: Message) -> list[Any]:
 
 
 def arguments_of(text: str) -> Any:
-    """Return a call's arguments as a value; text that is no JSON as it is."""
+    """Return a call's arguments as a value; text that is no JSON, or has no id, as it is."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        canonical_json(value).encode()  # half of a surrogate pair has no bytes
+        return value
     except (ValueError, RecursionError):
         return text
 

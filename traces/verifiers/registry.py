@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from serving.records import Feedback, Message, Record
+from serving.records import Feedback, Message, Record, canonical_json
 from traces.verifiers.check import Check
 from traces.verifiers.exact import check_exact
 from traces.verifiers.form import Form, check_form
@@ -184,6 +184,7 @@ def _object(value: str | Mapping[str, Any]) -> dict[str, Any] | None:
     if isinstance(value, str):
         try:
             value = read_json(value)
+            canonical_json(value).encode()  # what has no bytes has no id
         except (ValueError, RecursionError):
             return None
     return dict(value) if isinstance(value, Mapping) else None
