@@ -23,6 +23,49 @@ def test_a_fenced_block_among_words_passes() -> None:
     assert check(text).passed
 
 
+FENCES = {
+    "its version": f"```python3\n{RIGHT}```",
+    "a capital": f"Here:\n```Python\n{RIGHT}```\nDone.",
+    "short": f"```py3\n{RIGHT}```",
+    "attributes": f"```{{.python}}\n{RIGHT}```",
+    "a title": f"```python title='f'\n{RIGHT}```",
+    "no label": f"```\n{RIGHT}```",
+    "carriage returns": f"Here:\n```python\n{RIGHT}```\n".replace("\n", "\r\n"),
+    "another language first": f"```bash\npip install x\n```\nThen:\n```python\n{RIGHT}```",
+    "an output first": f"```json\n{{}}\n```\nfrom\n```\n{RIGHT}```",
+    "another label alone": f"```text\n{RIGHT}```",
+    "a list": "1. Do:\n   ```python\n   def f(n):\n       return n + 1\n   ```\n",
+    "an item of a list": "- ```python\n  def f(n):\n      return n + 1\n  ```\n",
+    "tildes": f"~~~python\n{RIGHT}~~~",
+    "four of them": f"````python\n{RIGHT}````",
+    "words before it": f"Sure! ```python\n{RIGHT}```",
+    "words with a span": f"Not ```x``` but\n```python\n{RIGHT}```",
+    "no end": f"```python\n{RIGHT}",
+    "none": RIGHT,
+}
+
+
+@pytest.mark.parametrize("text", FENCES.values(), ids=FENCES)
+def test_the_code_is_found_however_it_is_fenced(text: str) -> None:
+    assert extract_code(text) == RIGHT
+
+
+def test_a_fence_may_end_on_the_last_line_of_code() -> None:
+    assert extract_code(f"```python\n{RIGHT.rstrip()}```\nDone.") == RIGHT.rstrip()
+
+
+def test_a_fenced_body_keeps_its_indentation() -> None:
+    assert extract_code("```python\n    return n + 1\n```") == "    return n + 1\n"
+
+
+def test_code_is_not_the_main_program_but_a_module_that_is_there() -> None:
+    code = "from __future__ import annotations\nimport dataclasses, sys\n"
+    code += "@dataclasses.dataclass\nclass P:\n    x: int = 1\n" + RIGHT
+    code += "assert sys.modules[__name__].f is f\nif __name__ == '__main__':\n    int(input())\n"
+
+    assert check(code).passed
+
+
 @pytest.mark.parametrize("text", ["", " \n ", "```python\n```"])
 def test_no_code_fails(text: str) -> None:
     assert check(text) == Check(False, "no code")
