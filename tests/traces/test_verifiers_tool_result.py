@@ -68,6 +68,18 @@ ERRORS = {
     '{"returncode": -9}': "exit_code",
     '{"status": 404}': "http_status",
     '{"statusCode": 599}': "http_status",
+    '{"statusCode": 404, "name": "order"}': "http_status",
+    '{"status": 404, "title": "Not Found", "detail": "x", "type": "about:blank"}': "http_status",
+    '{"error": {"code": 7, "message": "ok"}}': "error",
+    '{"error": {"code": null, "message": "odd"}}': "error",
+    '{"error": "none of the rooms is free"}': "error",
+    "Error: None of the rooms is free": "error",
+    "Error: no, that cannot be": "error",
+    "Error: 0x80070005": "error",
+    "Failed: no such room": "error",
+    "FAILED: 3 of 5": "error",
+    "ValueError: None": "error",
+    "Timeout: 30 s passed without an answer": "timeout",
 }
 CONTENT = (
     "", "null", "[]", "{}", "ok", "42", '"Error"', "Errors are listed below", "error-free",
@@ -86,6 +98,13 @@ CONTENT = (
     '{"status": 399}', '{"status": 600}', '{"status": 404.5}', '{"exit_code": 0}',
     '{"exit_code": true}', '{"exit_code": "1"}', '{"type": "object"}', '{"isError": false}',
     '{"error": "x"', '{"error": nan}', '{"error": [1,]}', '{"error": "\\ud800"}',
+    "Error: None\nResult: 5", "error: null", "**Error:** none\nOutput: 5", "Error: no\n5",
+    "Error: 0", "Failed: 0\nPassed: 12", "Failed: 2, Passed: 10", "Error: null, Result: 5",
+    'Error: ""\r\n5', "Timeout: 30\nRetries: 2", "Timeout: None\nHost: a", "[ERROR]: none",
+    "Error: N/A\n", '{"error": "None", "result": 5}', '{"error": "null"}', '{"error": "0"}',
+    '{"exception": "none"}', '{"error": {"code": 0, "message": "ok"}}', '{"error": {"code": 0.0}}',
+    '{"error": {"code": null, "message": "", "details": []}}', '{"traceback": "None"}',
+    '{"status": 450, "name": "order"}', '{"status": 404, "url": "x"}',
     '{"result": {"error": "x"}}', '[{"error": "x"}]', '{"error": null, "error": "x"}',
 )  # fmt: skip
 
@@ -132,11 +151,15 @@ def test_python_and_sql_agree_on_what_was_thought_of() -> None:
 
 def test_python_and_sql_agree_on_what_was_not() -> None:
     rng = random.Random(5)
-    keys = ("error", "err\\u006fr", "status", "ok", "exit_code", "isError", "type", "traceback")
+    keys = ("error", "err\\u006fr", "status", "ok", "exit_code", "isError", "type", "traceback",
+            "message", "name", "st\\u0061tus")  # fmt: skip
     values = ("1", "0", "-0", "0e0", "1e0", "404", "4.04e2", "00", "+1", "NaN", "-Infinity", "nan",
               "null", "true", "false", '"error"', '"\\ud800"', '"\\ud83d\\ude00"', "'x'", "[1,]",
               '{"a": 1,}', '"\t"', '"nan,]"', '"\\u0000"', "1e400", "12345678901234567890",
-              "9999999999", "10000000000", '{"error": "\\ud800"}', "[]", '"\u017f"')  # fmt: skip
+              "9999999999", "10000000000", '{"error": "\\ud800"}', "[]", '"\u017f"',
+              '"None"', '" "', '{"code":0}', '{"code": 0e0, "message": "x"}', '{"code": "0"}',
+              '{"code": false}', '{"a": 0, "b": ""}', '{ "a" : -0.0 , "b": [ ] }', '{"a b": 0}',
+              '{"a": {}}', '{"a": {"b": 0}}', "{}", '{"": 0}', '{"code": -0}')  # fmt: skip
     atoms = (*ERRORS, *CONTENT, "\n", " ", "\t", "\r\n", "\x0b", "\u00a0", "\u2028", "\x00", "é",
              "\u212a", "Error", "exit code", "1", "404", ":", "{", "}")  # fmt: skip
     texts = ["".join(rng.choices(atoms, k=rng.randint(1, 6))) for _ in range(4000)]

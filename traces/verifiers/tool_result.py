@@ -10,11 +10,14 @@ same declarations, and a test holds them to the same answers. A result reports a
   `ValueError: ...`, `HTTP 404`, `Command timed out`, `exit code: 1`), or at the very end (the
   traceback it ended with, the exit code).
 
-What stands in between is content: a file, a log or a page about errors is no error.
+What stands in between is content: a file, a log or a page about errors is no error. Nor is one a
+field that is always there and says that there was none (`Error: None`, `"error": {"code": 0}`), nor
+a `status` of 404 among data, which may be an order's.
 """
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,6 +88,14 @@ _HEAD: tuple[tuple[Kind, str], ...] = (
               r"|[Nn]ot a directory)\.?[ \t\r\n]*\Z"),
 )  # fmt: skip
 """Forms at the beginning, after white space; the first that fits names the kind."""
+_FIELD = r"[*_\[]{0,2}(?:[Ee]rror|ERROR|[Ff]ailed|FAILED|[Ff]ailure|FAILURE)[*_\]]{0,2}:[*_]{0,2}"
+_NONE_SAID = (
+    rf"(?:(?:{_FIELD}[ \t]*(?:[Nn]one|NONE|[Nn]ull|NULL|[Nn]il|0|[Ff]alse|[Nn]/?[Aa]|\"\"|''|\[\])"
+    r"|(?:Failed|FAILED):[ \t]*[0-9]{1,9}"
+    r"|(?:Timeout|TIMEOUT):[ \t]*(?:[Nn]one|NONE|[0-9]{1,9}(?:[.][0-9]{1,9})? ?(?:m?s|seconds)?)"
+    rf")[*_]{{0,2}}[ \t]*(?:[,;|]|\r?\n|\Z)|{_FIELD}[ \t]*[Nn]o[*_]{{0,2}}[ \t]*(?:\r?\n|\Z))"
+)
+"""Fields at the beginning that say that nothing went wrong, count something, or set a limit."""
 _TAIL: tuple[tuple[Kind, str], ...] = (
     (
         "traceback",
@@ -110,7 +121,20 @@ _EXIT_KEYS = ("exit_code", "exitCode", "exitcode", "returncode", "return_code", 
 _HTTP_KEYS = ("status", "status_code", "statusCode", "http_status", "httpStatus")
 _STRING, _LENIENT = r'"(?:[^"\\]|\\.)*"', r",[ \t\r\n]*[]}]|[iI]|[nN][aA]"
 """What DuckDB takes for JSON and Python does not: commas before a bracket, infinities, `nan`."""
-_NOTHING = "'null', 'false', '0', '0.0', '-0.0', '\"\"', '[]', '{}'"
+_NO_WORDS = (
+    "", "None", "none", "NONE", "null", "Null", "NULL", "nil", "Nil", "no", "No", "NO", "0",
+    "false", "False", "n/a", "N/A", "ok", "OK",
+)  # fmt: skip
+"""Texts that say that there is no error."""
+_ZERO = ("0", "0.0", "-0.0")
+_EMPTY = ("null", "false", *_ZERO, '""', "[]", "{}")
+_EMPTY_OBJECT = rf'\{{(?:{_STRING}:(?:null|false|-?0(?:\.0)?|""|\[\]|\{{\}}),?)+\}}'
+"""One that holds nothing but what is empty itself."""
+_ABOUT_ERRORS = (
+    "code", "detail", "details", "error", "instance", "message", "msg", "reason", "requestId",
+    "request_id", "status", "statusText", "title", "traceId", "trace_id", "type",
+)  # fmt: skip
+"""Keys beside which `status` is that of a request: no data is among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +159,11 @@ def tool_failure(content: str) -> ToolFailure | None:
         failure = _failure_in(_object(content))
         if failure is not None:
             return failure
-    for kind, form in _HEAD_FORMS:
-        if form.search(text[:_REACH]):
-            return ToolFailure(kind, text[:_DETAIL_CHARS])
+    head = text[:_REACH]
+    if not _NONE_SAID_FORM.search(head):
+        for kind, form in _HEAD_FORMS:
+            if form.search(head):
+                return ToolFailure(kind, text[:_DETAIL_CHARS])
     for kind, form in _TAIL_FORMS:
         if form.search(content[-_REACH:]):
             return ToolFailure(kind, content.rstrip(" \t\r\n")[-_DETAIL_CHARS:])
@@ -147,7 +173,7 @@ def tool_failure(content: str) -> ToolFailure | None:
 def _failure_in(value: dict[str, Any]) -> ToolFailure | None:
     """Return the failure that the keys of an object tell."""
     for key, kind in _FILLED:
-        if value.get(key):
+        if _is_filled(value.get(key)):
             return _failure(kind, str(value[key]))
     for key in _NAMED:
         if isinstance(value.get(key), str) and value[key] in _WORDS:
@@ -157,13 +183,25 @@ def _failure_in(value: dict[str, Any]) -> ToolFailure | None:
         if type(value.get(key)) is int and 0 != abs(value[key]) < 10**10:
             return _failure("exit_code", f"{key} is {value[key]}")
     for key in _HTTP_KEYS:
-        if type(value.get(key)) is int and 400 <= value[key] <= 599:
+        among_data = key == "status" and not value.keys() <= set(_ABOUT_ERRORS)
+        if type(value.get(key)) is int and 400 <= value[key] <= 599 and not among_data:
             return _failure("http_status", f"{key} is {value[key]}")
     for keys, word in ((_TRUE, True), (_FALSE, False)):
         for key in keys:
             if value.get(key) is word:
                 return _failure("error", f"{key} is {str(word).lower()}")
     return None
+
+
+def _is_filled(value: Any) -> bool:
+    """Return whether what stands where an error is told tells one."""
+    if isinstance(value, str):
+        return value not in _NO_WORDS
+    if isinstance(value, dict):
+        code = value.get("code")
+        by_code = type(code) in (int, float) and code == 0
+        return not by_code and any(value.values())
+    return bool(value)
 
 
 def _failure(kind: Kind, text: str) -> ToolFailure:
@@ -191,6 +229,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
+_NONE_SAID_FORM = re.compile(rf"\A{_NONE_SAID}", re.ASCII)
 _HEAD_FORMS = tuple((kind, re.compile(rf"\A(?:{form})", re.ASCII)) for kind, form in _HEAD)
 _TAIL_FORMS = tuple((kind, re.compile(form, re.ASCII)) for kind, form in _TAIL)
 
@@ -203,20 +242,38 @@ def _sql(content: str) -> str:
     """Render the rule as a DuckDB expression over the text `content`."""
     value = f"TRY_CAST({content} AS JSON)"
 
-    def at(key: str) -> str:
-        return f"({value} -> '{key}')::VARCHAR"
+    quoted = "'{}'".format
 
-    words = ", ".join(f"'\"{word}\"'" for word in _WORDS)
-    tests = [f"{at(key)} NOT IN ({_NOTHING})" for key, _ in _FILLED]
-    tests += [f"{at(key)} IN ({words})" for key in _NAMED]
+    def at(*keys: str) -> str:
+        return f"({' -> '.join([value, *map(quoted, keys)])})::VARCHAR"
+
+    def among(texts: Iterable[str]) -> str:
+        return f"({', '.join(map(quoted, texts))})"
+
+    words = among(map(json.dumps, _WORDS))
+    nothing = among((*_EMPTY, *map(json.dumps, _NO_WORDS)))
+    empty = _literal(_EMPTY_OBJECT)
+    tests = [
+        f"{at(key)} NOT IN {nothing} AND NOT regexp_full_match({at(key)}, {empty})"
+        f" AND coalesce({at(key, 'code')} NOT IN {among(_ZERO)}, true)"
+        for key, _ in _FILLED
+    ]
+    tests += [f"{at(key)} IN {words}" for key in _NAMED]
     tests += [f"regexp_full_match({at(key)}, '-?[1-9][0-9]{{0,9}}')" for key in _EXIT_KEYS]
-    tests += [f"regexp_full_match({at(key)}, '[45][0-9][0-9]')" for key in _HTTP_KEYS]
+    about = f"list_has_all([{among(_ABOUT_ERRORS)[1:-1]}], json_keys({value}))"
+    tests += [
+        f"regexp_full_match({at(key)}, '[45][0-9][0-9]')" + f" AND {about}" * (key == "status")
+        for key in _HTTP_KEYS
+    ]
     tests += [f"{at(key)} = 'true'" for key in _TRUE]
     tests += [f"{at(key)} = 'false'" for key in _FALSE]
     keys = " OR ".join(f"coalesce({test}, false)" for test in tests)
     forms = "|".join(form for _, form in _HEAD)
     head = f"left(ltrim({content}, ' \t\r\n'), {_REACH})"
-    ends = [f"regexp_matches({head}, {_literal(f'^(?:{forms})')})"]
+    ends = [
+        f"regexp_matches({head}, {_literal(f'^(?:{forms})')})"
+        f" AND NOT regexp_matches({head}, {_literal(f'^{_NONE_SAID}')})"
+    ]
     tail = f"right({content}, {_REACH})"
     ends += [f"regexp_matches({tail}, {_literal(form)})" for _, form in _TAIL]
     starts = f"starts_with(ltrim({content}, ' \t\r\n'), '{{')"
