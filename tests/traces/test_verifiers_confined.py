@@ -7,6 +7,7 @@ calls with Landlock. Where a machine lacks one of the two its tests are skipped.
 import os
 import resource
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -104,6 +105,8 @@ KEPT = {
     "a queue": "msgget(0, 0o1600)",
     "a named queue": "syscall(MQ_OPEN, b'mol-test', 0o102, 0o600, 0)",
     "semaphores": "semget(0, 1, 0o1600)",
+    "a policy": "sched_setscheduler(0, 0, bytes(4))",
+    "a file's length": "truncate(b'x', 0)",
 }
 
 
@@ -116,6 +119,67 @@ def test_without_namespaces_nothing_can_outlive_the_check(call: str) -> None:
     code += f"def f(n): return library.{call}, ctypes.get_errno()"
 
     assert check(code, "assert f(1) == (-1, 1), f(1)", how="filter").detail == "the tests passed"
+
+
+SIGNALS = {
+    "kill": "os.kill(PID, 9)",
+    "owner of a pipe": "fcntl.fcntl(r, fcntl.F_SETOWN, PID)",
+    "owner and signal": "fcntl.fcntl(r, fcntl.F_SETOWN, PID); fcntl.fcntl(r, 10, 9)",
+    "owner, extended": "fcntl.fcntl(r, 15, struct.pack('ii', 1, PID))",
+    "owner by ioctl": "import socket; r, w = (s.detach() for s in socket.socketpair())\n"
+    "    fcntl.ioctl(r, 0x8901, struct.pack('i', PID))",
+    "group by ioctl": "import socket; r, w = (s.detach() for s in socket.socketpair())\n"
+    "    fcntl.ioctl(r, 0x8902, struct.pack('i', PID))",
+}
+
+
+@pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
+def test_no_other_process_can_be_signalled(signal: str, how: str) -> None:
+    with subprocess.Popen(["sleep", "60"]) as victim:
+        code = "import fcntl, os, struct\ndef f(n):\n    r, w = os.pipe()\n    "
+        code += signal.replace("PID", str(victim.pid))
+        code += "\n    fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)\n"
+        code += "    os.write(w, b'x')"
+        refused = "try: f(1)\nexcept (PermissionError, ProcessLookupError): pass\nelse: assert 0"
+
+        assert check(code, refused, how=how) == Check(True, "the tests passed")
+        assert victim.poll() is None
+        victim.kill()
+
+
+CHANGES = (
+    "os.chmod(PATH, 0)", "os.utime(PATH, (1, 1))", "os.setxattr(PATH, 'user.x', b'')",
+    "os.chown(PATH, 1, 1)", "os.truncate(PATH, 0)", "os.chmod(os.__file__, 0)",
+    "os.fchmod(os.open(os.__file__, os.O_RDONLY), 0)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_of_a_file_outside_can_be_changed(change: str, how: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    tmp_path.chmod(0o755)
+    before, of_library = _kept(kept), os.stat(os.__file__)
+    code = f"import os\ndef f(n):\n    {change.replace('PATH', repr(str(kept)))}"
+
+    try:
+        check(code, "try: f(1)\nexcept OSError: pass", how=how)
+        assert _kept(kept) == before
+        assert os.stat(os.__file__).st_mode == of_library.st_mode
+    finally:
+        os.chmod(os.__file__, of_library.st_mode)
+
+
+def _kept(path: Path) -> tuple[object, ...]:
+    of = path.stat()
+    return of.st_mode, of.st_uid, of.st_size, of.st_mtime_ns, os.listxattr(path)
+
+
+def test_code_may_copy_files_of_its_own(how: str) -> None:
+    code = "import shutil\ndef f(n):\n    open('a', 'w').write('x')\n    shutil.copy2('a', 'b')\n"
+    code += "    return open('b').read()"
+
+    assert check(code, "assert f(1) == 'x'", how=how).passed
 
 
 def _running(name: str) -> list[str]:

@@ -1,8 +1,10 @@
 """Which system calls confined code may not make, as a BPF program for seccomp.
 
 In namespaces the filter only keeps code from leaving them. Where there are none it carries the
-whole weight: no sockets, no further processes, no signals to others, and nothing that outlives
-the check: no session or group of its own, no memory or messages of System V.
+whole weight: no sockets, no further processes, no signals to others and no say in when they run,
+and nothing that outlives the check: no session or group of its own, no memory or messages of
+System V. Landlock leaves the modes, owners, times and attributes of all files to be changed, so
+calls for that do nothing there, and say that they did.
 """
 
 import errno
@@ -23,16 +25,32 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "setns": (308, 268), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
 }  # fmt: skip
 _ALONE: dict[str, tuple[int | None, int | None]] = {
-    "execve": (59, 221), "execveat": (322, 281), "fork": (57, None), "kill": (62, 129),
+    "execve": (59, 221), "execveat": (322, 281), "fork": (57, None), "ioprio_set": (251, 30),
+    "kill": (62, 129), "migrate_pages": (256, 238), "move_pages": (279, 239),
     "mq_open": (240, 180), "msgget": (68, 186), "pidfd_send_signal": (424, 424),
-    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "semget": (64, 190),
-    "setpgid": (109, 154), "setpriority": (141, 140), "setsid": (112, 157),
-    "sched_setaffinity": (203, 122), "shmget": (29, 194), "socket": (41, 198),
-    "tkill": (200, 130), "vfork": (58, None),
+    "process_mrelease": (448, 448), "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240), "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
+    "semget": (64, 190), "setpgid": (109, 154), "setpriority": (141, 140), "setsid": (112, 157),
+    "shmget": (29, 194), "socket": (41, 198), "tkill": (200, 130), "truncate": (76, 45),
+    "vfork": (58, None),
+}  # fmt: skip
+_FEIGNED: dict[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None), "chown": (92, None), "fchmod": (91, 52), "fchmodat": (268, 53),
+    "fchmodat2": (452, 452), "fchown": (93, 55), "fchownat": (260, 54),
+    "file_setattr": (469, 469), "fremovexattr": (199, 16), "fsetxattr": (190, 7),
+    "futimesat": (261, None), "lchown": (94, None), "lremovexattr": (198, 15),
+    "lsetxattr": (189, 6), "removexattr": (197, 14), "removexattrat": (466, 466),
+    "setxattr": (188, 5), "setxattrat": (463, 463), "utime": (132, None),
+    "utimensat": (280, 88), "utimes": (235, None),
 }  # fmt: skip
 _MACHINES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}
 _CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), 435, (234, 131), (302, 261)
-_PRCTL = (157, 167)
+_PRCTL, _FCNTL, _IOCTL = (157, 167), (72, 25), (16, 29)
+_SET_OWNER = (8, 10, 15)
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX: whom to signal when a file is ready, and how."""
+_SET_OWNER_OR_FLAGS = (0x8901, 0x8902, 0x4008_6602, 0x401C_5820)
+"""FIOSETOWN, SIOCSPGRP, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR."""
 _CLONE_THREAD = 0x1_0000
 _NAMESPACES = (
     kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC
@@ -40,7 +58,7 @@ _NAMESPACES = (
 )  # fmt: skip
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _MACHINE, _FIRST = 0, 4, 16
+_NUMBER, _MACHINE, _FIRST, _SECOND = 0, 4, 16, 24
 """Offsets in `seccomp_data`; arguments are little-endian, the low half first."""
 _ALLOW, _KILL, _ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 _X32 = 0x4000_0000
@@ -84,7 +102,23 @@ def deny_calls(*, alone: bool) -> None:
         # Not to die with the parent; the option is an int, so its low half is all of it.
         dying = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 1, kernel.PR_SET_PDEATHSIG), refuse, allow]
         program += _unless(_PRCTL[column], dying)
+        program += _denied(_FCNTL[column], _SET_OWNER) + _denied(
+            _IOCTL[column], _SET_OWNER_OR_FLAGS
+        )
+        for numbers in _FEIGNED.values():
+            number = numbers[column]
+            if number is not None:
+                program += _unless(number, [(_RETURN, 0, 0, _ERROR)])
     kernel.install_filter([*program, allow])
+
+
+def _denied(number: int, requests: tuple[int, ...]) -> list[Instruction]:
+    """Deny some requests, the second argument, of a call that is many."""
+    checks: list[Instruction] = [(_LOAD, 0, 0, _SECOND)]
+    for place, request in enumerate(requests, 1):
+        checks.append((_EQUAL, len(requests) - place + 1, 0, request))
+    refuse = (_RETURN, 0, 0, _ERROR | errno.EPERM)
+    return _unless(number, [*checks, (_RETURN, 0, 0, _ALLOW), refuse])
 
 
 def _unless(number: int, then: list[Instruction]) -> list[Instruction]:

@@ -30,6 +30,8 @@ _SYS_MOUNT_SETATTR = 442
 _SYS_LANDLOCK = 444
 _LANDLOCK_READ = 0b1101
 """Execute, read a file, list a folder."""
+_LANDLOCK_SCOPES = 0b11
+"""No abstract sockets and no signals out of here."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -108,17 +110,17 @@ def install_filter(instructions: list[tuple[int, int, int, int]]) -> None:
 
 
 def restrict_files(readable: list[str], writable: str) -> None:
-    """Leave this process the folders named, by Landlock.
+    """Leave this process the folders named, by Landlock; and, where it can, no other to signal.
 
     Raises:
         OSError: where the kernel has no Landlock.
     """
     abi = _syscall(_SYS_LANDLOCK, None, ctypes.c_size_t(0), 1, name="landlock_create_ruleset")
     everything = (1 << {1: 13, 2: 14}.get(abi, 15)) - 1
-    handled = (ctypes.c_uint64 * 1)(everything)
-    ruleset = _syscall(
-        _SYS_LANDLOCK, handled, ctypes.c_size_t(8), 0, name="landlock_create_ruleset"
-    )
+    scoped = _LANDLOCK_SCOPES if abi >= 6 else 0
+    handled = (ctypes.c_uint64 * 3)(everything, 0, scoped)
+    size = ctypes.c_size_t(24 if scoped else 8)
+    ruleset = _syscall(_SYS_LANDLOCK, handled, size, 0, name="landlock_create_ruleset")
     for path in (*readable, writable):
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
         allowed = everything if path == writable else _LANDLOCK_READ
