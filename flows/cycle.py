@@ -24,6 +24,7 @@ from curation.build import NotEnoughExamples
 from flows import lineage, rounds, stages, story, tasks
 from flows.config import Settings
 from flows.console import tell
+from flows.gate_checks import check_rules
 from serving.addresses import without_secrets
 from serving.disk import write_atomic
 from serving.errors import MolError
@@ -82,6 +83,7 @@ def cycle(settings: Settings) -> CycleResult:
         return result
 
     stages.prepare_registry(settings)
+    check_rules(settings)  # not after hours of training
     reports = timed("ingest", tasks.ingest)
     for report in reports:
         story.tell_ingest(report)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from flows import stages
 from flows.config import Settings
+from flows.gate_checks import check_rules
 from serving.errors import MolError
 from serving.records import content_id
 
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-
-class GateInvalid(MolError, ValueError):
-    """The gate's settings do not fit together or name what is not there."""
 
 
 class AnsweredElsewhere(MolError, RuntimeError):
@@ -68,11 +65,6 @@ def gate_stage(
     from promotion.tables import Database
     from training.artifact import adapter_folder, base_digest, verify_adapter
 
-    if settings.gate.samples > 1 and settings.gate.temperature == 0:
-        raise GateInvalid(
-            f"[gate] samples = {settings.gate.samples!r} would all be the same answer at "
-            "temperature 0. Set '--gate.temperature 0.7', or one sample."
-        )
     base = base_digest(settings.base)
     verify_adapter(adapter_folder(settings.home, challenger), settings.base, base)
     database = Database(settings.registry.url or settings.home)
@@ -110,9 +102,9 @@ def _settle(
     champions = {state.slot: state.champion for state in states}
     in_use = frozenset(d for s in states for d in (s.champion, s.previous, s.canary))
     whole = build_suites(profile, slot, settings.seed, settings.suites)
+    check_rules(settings, whole)
     for number in itertools.count():
         suites = draw(whole, slot, settings.suites, "sealed", number)
-        _check_margins(settings, suites)
         identity = _identity(settings, suites, champions[slot], challenger, base)
         for report in kept:
             promoted = report.verdict == "PASS" and champions[slot] == challenger
@@ -189,19 +181,6 @@ def attempts_on(settings: Settings, whole: "Sequence[Suite]", number: int) -> in
         if (margin := settings.gate.margin(suite.name, suite.kind)) and suite.slot == whole[0].slot
     ]
     return attempts_worth(guards, settings.gate.alpha)
-
-
-def _check_margins(settings: Settings, suites: "Sequence[Suite]") -> None:
-    from promotion.config import DEFAULT_MARGINS
-
-    known = {*DEFAULT_MARGINS, *(suite.name for suite in suites)}
-    unknown = sorted(set(settings.gate.margins) - known)
-    if unknown:
-        raise GateInvalid(
-            f"[gate.margins] names {unknown[0]!r}, which is neither a kind of suite "
-            f"({', '.join(DEFAULT_MARGINS)}) nor a suite ({', '.join(s.name for s in suites)}). "
-            "Correct it and run 'flows run gate' again."
-        )
 
 
 def _warn_of_small_guards(settings: Settings, asked: _Asked) -> None:

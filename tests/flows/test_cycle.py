@@ -18,6 +18,7 @@ from tiny_loop import tiny_settings
 from benchmarks.loop import read_spool
 from flows import manual
 from flows.config import Settings
+from flows.gate_checks import GateInvalid
 from promotion.registry import Registry
 from serving.slots import load_profile
 from traces.storage.lake import Lake
@@ -95,6 +96,19 @@ def test_a_cycle_without_evidence_trains_nothing(tiny_base, spool, tmp_path):
     outcome = manual.run(settings, "cycle")
     assert outcome.value["slot"] is None
     assert not outcome.gate_said_no
+    assert not (settings.home / "datasets").exists()
+
+
+@pytest.mark.parametrize(
+    "gate", [{"margins": {"format-L9": 0.06}}, {"samples": 3}], ids=["margin", "samples"]
+)
+def test_rules_that_no_gate_could_go_by_are_refused_before_anything_is_done(
+    gate, tiny_base, spool, tmp_path
+):
+    settings = tiny_settings(tmp_path / "home", tiny_base, (spool,), gate=gate)
+    with pytest.raises(GateInvalid):
+        manual.run(settings, "cycle")
+    assert not (settings.home / "lake").exists()
     assert not (settings.home / "datasets").exists()
 
 

@@ -18,6 +18,7 @@ from tiny_loop import tiny_settings
 
 from flows import gating, stages, story
 from flows.config import Settings
+from flows.gate_checks import GateInvalid, check_rules
 from flows.registering import register_adapter
 from flows.suites import suite_page
 from promotion.gate import GateReport, list_reports, save_report
@@ -261,16 +262,26 @@ def test_samples_are_drawn_by_seeds_that_the_report_names(asked) -> None:
     sampled = settings_of(settings.home, settings.base, samples=3, temperature=0.8)
     report = ask(sampled, one)
     assert (report.samples, report.temperature, len(set(report.sample_seeds))) == (3, 0.8, 3)
-    with pytest.raises(gating.GateInvalid, match="would all be the same answer"):
+    with pytest.raises(GateInvalid, match="would all be the same answer"):
         ask(settings_of(settings.home, settings.base, samples=3), one)
 
 
 def test_a_margin_of_nothing_is_refused_before_anything_is_spent(asked) -> None:
     settings, (_, one, _) = asked
     wrong = settings_of(settings.home, settings.base, margins={"rout": 0.1})
-    with pytest.raises(gating.GateInvalid, match="'rout', which is neither a kind of suite"):
+    with pytest.raises(GateInvalid, match="'rout', which is neither a kind of suite"):
         ask(wrong, one)
     assert attempts(settings.home) == []
+
+
+def test_a_margin_may_be_that_of_any_slots_suite_of_whatever_size(home: Path) -> None:
+    margins = {f"format-L{number}": 0.06 for number in range(4)} | {"safety-L2": 0.1}
+    settings = Settings.model_validate(
+        {"home": home, "suites": SIZES, "gate": {"margins": margins | {"living-L1": 0.05}}}
+    )
+    for slot in ("L1", "L3"):
+        profile = stages.profile_in_force(settings)
+        check_rules(settings, build_suites(profile, slot, settings.seed, settings.suites))
 
 
 def test_nothing_of_an_item_leaves_the_sealed_set(asked, capsys) -> None:
