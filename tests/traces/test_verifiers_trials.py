@@ -115,3 +115,72 @@ def test_code_has_no_say_in_what_is_run() -> None:
     code += "def test_a(): pass\nclass T: pass"
 
     assert check(code, FORMS["cases and their main"]).passed is False
+
+
+LOOPS = {
+    "pairs": "for got, want in zip(map(f, [1, 2]), [2, 3]): assert got == want",
+    "all of a map": "assert all(map(lambda n: f(n) == n + 1, [1, 2]))",
+    "a call until": "for got in iter(lambda: f(1), 2): assert False",
+}
+
+
+@pytest.mark.parametrize("tests", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("stop", ["StopIteration", "E"])
+def test_code_cannot_end_a_loop_of_its_tests(tests: str, stop: str) -> None:
+    kind = "class E(StopIteration): pass\n"
+
+    assert check(f"{kind}def f(n): raise {stop}", tests).passed is False
+
+
+STOPS = {
+    "a loop": ("def f(n): yield from range(n)", "assert list(map(str, f(2))) == ['0', '1']"),
+    "an iterator": (
+        "class I:\n    def __iter__(self): return self\n"
+        "    def __next__(self): raise StopIteration",
+        "assert list(I()) == [] and next(I(), 3) == 3",
+    ),
+    "one that is waited for": (
+        "def f(n): return next(x for x in range(n) if x)",
+        "assert f(2) == 1\ntry: f(1)\nexcept StopIteration: pass\nelse: assert False",
+    ),
+    "a generator that is sent things": (
+        "def f(n):\n    got = yield n\n    return got",
+        "g = f(1)\nassert g.send(None) == 1\ntry: g.send(2)\n"
+        "except StopIteration as end: assert end.value == 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "tests"), STOPS.values(), ids=STOPS)
+def test_iterators_of_the_code_end(code: str, tests: str) -> None:
+    assert check(code, tests) == Check(True, "the tests passed")
+
+
+NEAR = (
+    "abs(f(2) - 3) < 1e-6", "abs(3 - f(2)) < 1e-6", "round(f(2) - 3, 6) == 0", "not f(2) - 3",
+    "__import__('math').fabs(f(2) - 3) < 1e-6", "len(f(2) - {3}) == 0", "int(f(2) - 3) == 0",
+    "abs((f(2) - 3) / 3) < 1e-6", "abs(-(f(2) - 3)) < 1e-6", "abs(f(2) - 3 - f(1)) < 1e-6",
+    "not __import__('unittest').TestCase().assertAlmostEqual(f(2), 3)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("near", NEAR)
+def test_an_object_that_is_near_everything_is_no_right_number(near: str) -> None:
+    code = "class E:\n    def __sub__(self, other): return E()\n"
+    code += "    __rsub__ = __truediv__ = __sub__\n    def __neg__(self): return E()\n"
+    code += "    def __abs__(self): return 0.0\n    def __round__(self, digits): return 0\n"
+    code += "    def __int__(self): return 0\n    __len__, __float__ = __int__, __abs__\n"
+    code += "def f(n): return E()"
+
+    assert check(code, f"assert {near}").passed is None
+    assert check("def f(n): return 3.0", "assert abs(f(2) - 3) < 1e-6").passed
+
+
+def test_numbers_of_the_codes_own_are_judged() -> None:
+    code = "class R:\n    def __init__(self, n): self.n = n\n"
+    code += "    def __sub__(self, o): return R(self.n - getattr(o, 'n', o))\n"
+    code += "    def __add__(self, o): return R(self.n + o)\n"
+    code += "    def __float__(self): return self.n / 2\n    def __abs__(self): return abs(self.n)"
+
+    assert check(code, "assert float(R(3) + 1) == 2 and abs(R(1) - R(4)) == 3").passed
+    assert check(code, "assert (R(3) - 1).n == 2").passed

@@ -138,6 +138,7 @@ def _judge(peer: Peer, code: str, tests: str) -> dict[str, Any]:
     if idle:
         return _verdict(None, idle)
     used = {node.id for node in ast.walk(program) if isinstance(node, ast.Name)}
+    peer.stops = bool(used & {"StopIteration", "StopAsyncIteration"})
     defer_main(program)
     module = sys.modules[TESTS] = types.ModuleType(TESTS)
     try:

@@ -23,6 +23,7 @@ from traces.verifiers.sandbox.trials import TESTS
 from traces.verifiers.sandbox.values import MUTABLE, PLAIN_BASES, decode, encode, renew
 
 _HEAD = struct.Struct("<I")
+_STOPS = (StopIteration, StopAsyncIteration)
 _CAME = "_came_over_the_line"
 
 
@@ -42,6 +43,8 @@ class Peer:
         self._classes: dict[int, type[BaseException]] = {}
         self.printed: Callable[[], str] = str
         """Takes what was printed here since it was last asked."""
+        self.stops = False
+        """Whether whoever asks here expects that what it calls may raise StopIteration."""
         self.asked = 0
         """How often the other end was asked something."""
 
@@ -56,7 +59,12 @@ class Peer:
                 continue
             sys.stdout.write(message.get("printed") or "")
             if "error" in message:
-                raise self._error(message["error"])
+                error = self._error(message["error"])
+                expected = what == "next" or self._trusts or self.stops
+                if isinstance(error, _STOPS) and not expected:
+                    # Else it would end a loop of the tests, as in a generator before PEP 479.
+                    raise RuntimeError(f"the code raised {type(error).__name__}") from error
+                raise error
             for place, content in message.get("args") or ():
                 renew(_argument(values, place), decode(content, self._stand_in))
             return decode(message["value"], self._stand_in)

@@ -2,8 +2,9 @@
 
 Against plain data a stand-in is compared by the plain data that its object is made of (a named
 tuple is a tuple, a counter a dict) and never by the object's own methods; an object made of none
-differs from all plain data, and where its arithmetic with plain data gives plain data, that is
-nothing to trust.
+differs from all plain data. Where its arithmetic with plain data gives plain data, that is nothing
+to trust; nor is plain data made of what is left when plain data is taken from it, as is done to
+see how near it is.
 """
 
 import builtins
@@ -34,12 +35,13 @@ class CannotCross(Verdictless):
 class StandIn:
     """One object of the other process."""
 
-    __slots__ = ("_base", "_handle", "_peer")
+    __slots__ = ("_base", "_handle", "_is_rest", "_peer")
 
     def __init__(self, peer: "Peer", handle: int, base: str | None) -> None:
         """`base` names the plain type that its class derives from."""
         for name, value in (("_peer", peer), ("_handle", handle), ("_base", base)):
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "_is_rest", False)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -68,7 +70,7 @@ class StandIn:
         return int(ask(self, "hash"))
 
     def __bool__(self) -> bool:
-        return bool(_base_of(self) if _kind(self) else ask(self, "bool"))
+        return bool(_base_of(self) if _kind(self) else _trusted(self, ask(self, "bool")))
 
     def __contains__(self, part: Any) -> bool:
         return part in _base_of(self) if _kind(self) else bool(ask(self, "contains", part))
@@ -134,7 +136,31 @@ def _base_of(stand_in: StandIn) -> Any:
 
 
 def _forward(name: str) -> Any:
-    return lambda self, *values: ask(self, name, *values)
+    return lambda self, *values: _trusted(self, ask(self, name, *values))
+
+
+def _is_rest(value: Any) -> bool:
+    """Whether a value is a stand-in for what is left when plain data is taken from an object."""
+    return type(value) is StandIn and bool(object.__getattribute__(value, "_is_rest"))
+
+
+def _rest(value: Any) -> Any:
+    if type(value) is StandIn:
+        object.__setattr__(value, "_is_rest", True)
+    return value
+
+
+def _trusted(stand_in: StandIn, result: Any) -> Any:
+    """Return what was made of a stand-in alone.
+
+    Raises:
+        CannotCross: if it is plain data made of a rest, which the code may say is nothing.
+    """
+    if not _is_rest(stand_in):
+        return result
+    if type(result) is not StandIn:
+        raise CannotCross("what is left of an object of the code is made plain data")
+    return _rest(result)
 
 
 def _binary(name: str, *, swapped: bool) -> Any:
@@ -149,7 +175,10 @@ def _binary(name: str, *, swapped: bool) -> Any:
         result = _peer(self).ask(name, *pair)
         if type(other) is not StandIn and type(result) is not StandIn:
             raise CannotCross(f"an object of the code takes part in {name} as plain data")
-        return result
+        is_rest = (
+            _is_rest(self) or _is_rest(other) or (name == "sub" and type(other) is not StandIn)
+        )
+        return _rest(result) if is_rest else result
 
     return compute
 
