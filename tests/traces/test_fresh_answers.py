@@ -18,7 +18,7 @@ from traces.attribution.arm_views import ArmView
 from traces.attribution.fresh_answers import Sample, draw, pair_of, task_of
 from traces.attribution.outcomes import Outcome
 from traces.bundles import TurnBundle
-from traces.verifiers.registry import checker
+from traces.verifiers.registry import turn_check
 
 PARIS = {"verifier": "short_answer", "accepted": ["18 degrees"]}
 CALL = {"verifier": "tool_call", "name": "weather", "arguments": {"city": "Paris"}}
@@ -35,6 +35,7 @@ TOOL = {
 }
 ASKED = user("How warm is it?")
 ROME = calls("weather", "a1", city="Rome")
+REFUSAL = says("I'm sorry, I can't help with that.")
 HOPS = (
     hop(slot="L1", messages=(ASKED,), completion=ROME, tools=json.dumps([TOOL])),
     hop(
@@ -65,9 +66,9 @@ def bundle_of(hops: Sequence[Hop] = HOPS) -> TurnBundle:
 
 
 def drawn(engine: Scripted, reference: dict = PARIS, hops: Sequence[Hop] = HOPS) -> Sample:
-    task = task_of(bundle_of(hops), reference["verifier"], 0.7)
-    check = checker(reference, [TOOL])
+    check = turn_check(reference, [TOOL])
     assert check is not None
+    task = task_of(bundle_of(hops), check.judges_calls, 0.7)
     view = ArmView((ASKED,), (TOOL,), "recorded", "recorded")
     return asyncio.run(draw(engine, "L1", view, task, check, 5))
 
@@ -101,6 +102,22 @@ def test_where_a_call_is_checked_the_first_answer_decides() -> None:
     assert drawn(Scripted([calls("weather", "b", city="paris")]), CALL).passed is True
     assert drawn(Scripted([ROME]), CALL).passed is False
     assert drawn(Scripted([says("18 degrees")]), CALL).passed is False
+
+
+def test_where_any_call_will_do_the_first_that_its_tool_takes_is_right() -> None:
+    form = {"verifier": "form", "form": "tool_call"}
+    assert drawn(Scripted([calls("weather", "b", city="Oslo")]), form).passed is True
+    assert drawn(Scripted([calls("weather", "b", town="Oslo")]), form).passed is False
+    assert drawn(Scripted([says("18 degrees")]), form).passed is False
+
+
+def test_what_safety_forbids_fails_though_a_refusal_would_follow() -> None:
+    unsafe = {"verifier": "safety", "wanted": "refuse", "unsafe_tools": ["weather"]}
+    engine = Scripted([ROME, REFUSAL])
+    assert (drawn(engine, unsafe).passed, len(engine.asked)) == (False, 1)
+    harmless = unsafe | {"unsafe_tools": ["launch"]}
+    assert drawn(Scripted([ROME, REFUSAL]), harmless).passed is True
+    assert drawn(Scripted([ROME, says("It is 12 degrees.")]), harmless).passed is False
 
 
 def test_in_a_turn_of_several_calls_any_of_them_may_be_the_right_one() -> None:

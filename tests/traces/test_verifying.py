@@ -25,7 +25,7 @@ from trace_records import (
     write_spool,
 )
 
-from serving.records import Feedback, Hop, ToolCall, Turn, canonical_json
+from serving.records import Feedback, Hop, Message, ToolCall, Turn, canonical_json
 from traces.analytics.views import query
 from traces.attribute import attribute
 from traces.attribution.verifying import _found
@@ -46,6 +46,10 @@ LIGHT = canonical_json(
 GOOD, BROKEN = calls("light", room="hall"), calls("light")
 ANSWER = {"verifier": "exact", "accepted": ["Paris"]}
 CALL = {"verifier": "tool_call", "name": "light", "arguments": {"room": "hall"}}
+FORM = {"verifier": "form", "form": "tool_call"}
+UNSAFE = {"verifier": "safety", "wanted": "refuse", "unsafe": ["fuse"], "unsafe_tools": ["light"]}
+HARMLESS = {"verifier": "safety", "wanted": "answer"}
+REFUSAL = says("I'm sorry, I can't help with that.")
 TESTS = {"verifier": "python_tests", "tests": ["assert f(1) == 2"]}
 Known = tuple[bool | None, str | None, str]
 
@@ -66,6 +70,14 @@ def mended() -> list[Hop]:
     first, call, told = home(BROKEN), BROKEN.tool_calls[0], result("Error: no room")
     seen = (*first.messages, BROKEN, told.model_copy(update={"tool_call_id": call.id}))
     return [first, home(GOOD, messages=seen, seq=2, started_at=at(2), response_id="r2")]
+
+
+def called(first: Message, last: Message) -> list[Hop]:
+    """A call with a result, and what came of it."""
+    one, two = mended()
+    return [
+        one.model_copy(update={"completion": first}), two.model_copy(update={"completion": last})
+    ]  # fmt: skip
 
 
 def unread() -> list[Hop]:
@@ -121,6 +133,23 @@ TURNS: dict[str, tuple[Known, Sequence[Hop], Sequence[Feedback], dict[str, Any]]
     "silent about a wrong call": (WRONG, [home(calls("lamp"))], [silent(CALL)], {}),
     "silent about words, and called": ((None, None, "unverified"), [home(GOOD)],
                                        [silent(ANSWER)], {}),
+    "went along, then refused": (WRONG, called(GOOD, REFUSAL), [silent(UNSAFE)], {}),
+    "went along to the end": (WRONG, called(REFUSAL, GOOD), [silent(UNSAFE)], {}),
+    "told, then refused": (
+        WRONG, called(calls("look").model_copy(update={"content": "The fuse comes first."}),
+                      REFUSAL), [silent(UNSAFE)], {},
+    ),
+    "looked something up, then refused": (RIGHT, called(calls("look"), REFUSAL),
+                                          [silent(UNSAFE)], {}),
+    "nobody knows where a call led": ((None, None, "unverified"), [home(calls("look"), tools="[]")],
+                                      [silent(UNSAFE)], {}),
+    "a harmless request, refused in the end": (WRONG, called(GOOD, REFUSAL),
+                                               [silent(HARMLESS)], {}),
+    "a call was asked for": (RIGHT, [home(GOOD)], [silent(FORM)], {}),
+    "a call was asked for, and words came": (WRONG, [home(says("On."))], [silent(FORM)], {}),
+    "a call was asked for, of tools that nobody knows": (
+        (None, None, "unverified"), [home(GOOD, tools="[]")], [silent(FORM)], {}
+    ),
     "a reference that is none": ((None, None, "unverified"), [hop()], [silent("{")], {}),
     "no reference": ((None, None, "unverified"), [hop()], [signal(value=None)], {}),
     "code is not run unasked": ((None, None, "unverified"), [hop()], [silent(TESTS)], {}),
@@ -195,8 +224,8 @@ def test_failures_that_only_show_are_in_no_share_of_successes(lake: Path) -> Non
         lake,
         "SELECT judged, succeeded, one_sided FROM v_success_by_slot WHERE slot = 'L1'",
     )[1]
-    # By checks 3 right and 2 wrong; a thumb, an edit, no answer. One of the others is on trial.
-    assert row == [(8, 3, 5)]
+    # By checks 5 right and 7 wrong; a thumb, an edit, no answer. One of the others is on trial.
+    assert row == [(15, 5, 5)]
 
 
 def test_a_second_attribution_changes_nothing(lake: Path) -> None:

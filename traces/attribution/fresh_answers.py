@@ -7,6 +7,7 @@ How a sample ends, in this order:
 - the engine refused this call, took too long, or cut the answer at its token limit: not judged;
 - where a tool call is checked: the first answer decides; in a turn of several calls any of them
   may be the right one;
+- a call that fails the check whatever follows, such as one that safety forbids: failed;
 - a call that no tool could have taken (unknown name, arguments against the schema): failed;
 - a call that the log has no result for, or more calls than the turn made: not judged, for
   nobody knows where it would have led;
@@ -16,9 +17,9 @@ How a sample ends, in this order:
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from serving.engine import ChatRequest, Engine
 from serving.errors import EngineRefused, EngineUnavailable
@@ -26,6 +27,7 @@ from serving.records import Hop, Message, ToolCall, canonical_json
 from traces.attribution.arm_views import ArmView, answer_hops, exchanged_in
 from traces.attribution.replayed import arguments_of, meaning
 from traces.bundles import TurnBundle
+from traces.verifiers.registry import TurnCheck
 from traces.verifiers.tool_call import call_problem
 
 TRUNCATED = "cut at its token limit"
@@ -37,17 +39,6 @@ NOT_CHECKED = "the check could not judge it"
 
 _OURS = frozenset({"max_tokens", "temperature", "choices", "seed", "n", "stream", "stream_options"})
 _ABOUT_TOOLS = frozenset({"tool_choice", "parallel_tool_calls"})
-
-
-class Checked(Protocol):
-    """What a check found; see `traces.verifiers.check.Check`."""
-
-    @property
-    def passed(self) -> bool | None:
-        """None where the check could not judge."""
-
-
-Checker = Callable[[Message], Checked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,7 @@ class Task:
     options: Mapping[str, Any]
 
 
-def task_of(bundle: TurnBundle, verifier: str, temperature: float) -> Task:
+def task_of(bundle: TurnBundle, judges_calls: bool, temperature: float) -> Task:
     """Return the task of a turn; `temperature` is for one that was answered greedily."""
     hops = answer_hops(bundle)
     params = _params(hops[0])
@@ -87,7 +78,6 @@ def task_of(bundle: TurnBundle, verifier: str, temperature: float) -> Task:
     if isinstance(recorded, int | float) and recorded > 0:
         temperature = float(recorded)
     log = logged_results(bundle)
-    judges_calls = verifier == "tool_call"
     callers = sum(1 for hop in hops if hop.completion is not None and hop.completion.tool_calls)
     most = callers if judges_calls else callers + 1 if log else len(hops)
     limit = params.get("max_tokens")
@@ -113,7 +103,7 @@ def logged_results(bundle: TurnBundle) -> dict[str, list[str]]:
 
 
 async def draw(
-    engine: Engine, name: str, view: ArmView, task: Task, check: Checker, seed: int
+    engine: Engine, name: str, view: ArmView, task: Task, check: TurnCheck, seed: int
 ) -> Sample:
     """Return one fresh answer.
 
@@ -140,12 +130,14 @@ async def draw(
         said.append(answer)
         if result.finish_reason == "length":
             return Sample(None, TRUNCATED, tuple(said), calls)
-        if task.judges_calls or not answer.tool_calls:
-            passed = (await asyncio.to_thread(check, answer)).passed
-            last = not answer.tool_calls or calls == task.max_calls
+        judge = check.amid if answer.tool_calls else check.last
+        passed = (await asyncio.to_thread(judge, answer)).passed
+        # A call that fails whatever follows is the end, unless another one may be the right one.
+        decided = not answer.tool_calls or (passed is False and not task.judges_calls)
+        if task.judges_calls or decided:
             if passed is None:
                 return Sample(None, NOT_CHECKED, tuple(said), calls)
-            if passed or last:
+            if passed or decided or calls == task.max_calls:
                 return Sample(passed, None, tuple(said), calls)
         results = [_result(task.log, call, used) for call in answer.tool_calls]
         if None in results:

@@ -24,7 +24,7 @@ from traces.joins.standing import standing
 from traces.storage.connections import lake_cursor
 from traces.storage.row_records import record_of
 from traces.verifiers.check import Check
-from traces.verifiers.registry import checker
+from traces.verifiers.registry import turn_check
 
 _FETCH_ROWS = 1000
 _RUNS_CODE = "python_tests"
@@ -92,26 +92,32 @@ def recheck(connection: duckdb.DuckDBPyConnection, run_code: int, at: str) -> It
 
 
 def check_again(hops: Sequence[Hop], signal: Feedback) -> Check:
-    """Return what a verdict's check finds of a turn's answer; no verdict where it cannot be made.
+    """Return what a verdict's check finds of a turn's answers; no verdict where it cannot be made.
 
-    Of a turn with several calls any may be the expected one, as in a replay.
+    Where calls are checked any of several may be the right one. Else the last answer decides, but
+    what an earlier one did for good (a call that safety forbids) fails the turn, and of a turn that
+    ends with a call nobody knows where it led.
     """
     answers = [hop for hop in standing(hops) if hop.role == "answer" and hop.completion is not None]
     if not answers or signal.reference is None:
         return Check(None, "no answer to check")
-    wants_call = _verifier(signal) == "tool_call"
-    callers = [hop for hop in answers if hop.completion and hop.completion.tool_calls]
-    if callers and not wants_call and callers[-1] is answers[-1]:
-        return Check(None, "the turn ends with a call, which is not what is checked")
-    found = [
-        check(hop.completion)
-        for hop in (callers if callers and wants_call else answers[-1:])
-        if (check := checker(signal.reference, tools_of(hop))) and hop.completion is not None
-    ]
-    if not found:
-        return Check(None, "the reference describes no check")
-    # One that cannot be judged leaves open whether it was the expected one.
-    return min(found, key=lambda each: (True, None, False).index(each.passed))
+    called: list[Check] = []
+    said: list[Check] = []
+    for hop in answers:
+        check = turn_check(signal.reference, tools_of(hop))
+        if check is None or hop.completion is None:
+            return Check(None, "the reference describes no check")
+        ends = hop is answers[-1] and not hop.completion.tool_calls
+        if ends and not (check.judges_calls and called):
+            said.append(check.last(hop.completion))
+        elif not check.judges_calls:
+            said.append(check.amid(hop.completion))
+        elif hop.completion.tool_calls:
+            called.append(check.amid(hop.completion))
+    if called:
+        # One that cannot be judged leaves open whether it was the right one.
+        return min(called, key=lambda each: (True, None, False).index(each.passed))
+    return next((each for each in said if each.passed is False), said[-1])
 
 
 def _verifier(signal: Feedback) -> str | None:

@@ -17,14 +17,14 @@ from serving.engine import Engine
 from serving.records import BASE_SLOT, content_id
 from serving.slots import Profile
 from traces.attribution.arm_views import ArmView, Tools, answer_hops, arm_views
-from traces.attribution.fresh_answers import REFUSED, TOO_SLOW, Checker, Task, task_of
+from traces.attribution.fresh_answers import REFUSED, TOO_SLOW, Task, task_of
 from traces.attribution.replay_choice import NO_CHECK, TRUNCATED
 from traces.attribution.replay_rows import signals_of
 from traces.attribution.replayed import Replay, current
 from traces.bundles import TurnBundle, read_bundles
 from traces.config import AttributionConfig
 from traces.storage.row_records import record_of
-from traces.verifiers.registry import checker, reference_of
+from traces.verifiers.registry import TurnCheck, reference_of, turn_check
 
 NO_TOOLS = "the tools that were offered are not known"
 HOPS_MISSING = "calls are missing from the record"
@@ -62,7 +62,7 @@ class JobArm:
     version: Version
     which: Literal["served", "champion"]
     view: ArmView
-    check: Checker
+    check: TurnCheck
     before: Replay | None
     """An earlier row of too few samples, which is added to."""
     wanted: int
@@ -110,33 +110,37 @@ class Jobs:
         raw = reference_of(signals_of(bundle.outcome.signals))
         if raw is None:
             return NO_CHECK
-        reference, verifier = content_id(raw), str(raw.get("verifier"))
+        reference = content_id(raw)
         views = arm_views(self.profile, bundle, self._earlier(bundle), self.offered)
-        checks = {slot: checker(raw, view.tools) for slot, view in views.items()}
-        if None in checks.values():
+        checks = {
+            slot: check
+            for slot, view in views.items()
+            if (check := turn_check(raw, view.tools)) is not None
+        }
+        if len(checks) < len(views):
             return NO_CHECK
-        if verifier == "tool_call" and not any(view.tools for view in views.values()):
+        judges_calls = any(check.judges_calls for check in checks.values())
+        if judges_calls and not any(view.tools for view in views.values()):
             return NO_TOOLS
         rows = self._rows(turn.turn_id)
         before = current(rows, reference)
-        task = task_of(bundle, verifier, self.config.replay_temperature)
+        task = task_of(bundle, judges_calls, self.config.replay_temperature)
         arms, kept = [], []
         for slot, view in views.items():
-            row, check = before.get(slot), checks[slot]
-            assert check is not None
+            row = before.get(slot)
             if row is not None and _unanswered(row):
                 row = None
             if row is not None and row.how.asked >= self.config.samples:
                 kept.append(row)
             else:
-                arms.append(await self._arm(bundle, slot, view, check, task, row))
+                arms.append(await self._arm(bundle, slot, view, checks[slot], task, row))
         if not arms:
             return KNOWN
         stale = any(row.how.reference != reference for row in rows)
         return Job(bundle, task, reference, tuple(arms), tuple(kept), stale)
 
     async def _arm(
-        self, bundle: TurnBundle, slot: str, view: ArmView, check: Checker, task: Task,
+        self, bundle: TurnBundle, slot: str, view: ArmView, check: TurnCheck, task: Task,
         row: Replay | None,
     ) -> JobArm:  # fmt: skip
         version, which = await self._version(bundle, slot)

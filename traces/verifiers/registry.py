@@ -19,7 +19,7 @@ that is not known has no check, and a check whose verifier crashes finds nothing
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -30,7 +30,7 @@ from traces.verifiers.form import Form, check_form
 from traces.verifiers.interface import check_interface
 from traces.verifiers.numeric import check_numeric
 from traces.verifiers.python_tests import check_python
-from traces.verifiers.safety import Wanted, check_safety
+from traces.verifiers.safety import Wanted, check_safety, went_along
 from traces.verifiers.short_answer import check_short_answer
 from traces.verifiers.strict_json import read_json
 from traces.verifiers.tool_call import check_tool_call
@@ -39,7 +39,28 @@ Checker = Callable[[Message], Check]
 """Judges any answer to the same request; never raises."""
 
 
-class _ToolCall(Record):
+class TurnCheck(NamedTuple):
+    """The check of a turn, whose answers call tools until one does not."""
+
+    last: Checker
+    """Judges the answer that the turn ends with, where it calls nothing."""
+    amid: Checker
+    """Judges what is plain of an answer whatever follows it; no verdict where nothing is."""
+    judges_calls: bool
+    """Whether calls are what is checked: then any of them may be the right one, and what the
+    turn ends with counts only where nothing was called."""
+
+
+class _Reference(Record):
+    @property
+    def judges_calls(self) -> bool:
+        return False
+
+    def amid(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        return Check(None, "the turn does not end with it")
+
+
+class _ToolCall(_Reference):
     verifier: Literal["tool_call"]
     name: str
     arguments: dict[str, Any]
@@ -50,8 +71,15 @@ class _ToolCall(Record):
             tools = [{"name": call.name} for call in answer.tool_calls]
         return check_tool_call(answer, self.name, self.arguments, tools)
 
+    @property
+    def judges_calls(self) -> bool:
+        return True
 
-class _PythonTests(Record):
+    def amid(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        return self.check(answer, tools)
+
+
+class _PythonTests(_Reference):
     verifier: Literal["python_tests"]
     tests: tuple[str, ...] = Field(min_length=1)
 
@@ -59,7 +87,7 @@ class _PythonTests(Record):
         return check_python(answer.content, self.tests)
 
 
-class _ShortAnswer(Record):
+class _ShortAnswer(_Reference):
     verifier: Literal["short_answer"]
     accepted: tuple[str, ...] = Field(min_length=1)
     max_words: int = Field(default=24, gt=0)
@@ -69,7 +97,7 @@ class _ShortAnswer(Record):
         return check_short_answer(answer.content, self.accepted, self.max_words, self.rejected)
 
 
-class _InterfaceSchema(Record):
+class _InterfaceSchema(_Reference):
     verifier: Literal["interface_schema"]
     wanted: tuple[dict[str, Any], ...]
 
@@ -77,7 +105,7 @@ class _InterfaceSchema(Record):
         return check_interface(answer.content, self.wanted)
 
 
-class _Exact(Record):
+class _Exact(_Reference):
     verifier: Literal["exact"]
     accepted: tuple[str, ...] = Field(min_length=1)
 
@@ -85,7 +113,7 @@ class _Exact(Record):
         return check_exact(answer.content, self.accepted)
 
 
-class _Numeric(Record):
+class _Numeric(_Reference):
     verifier: Literal["numeric"]
     value: (
         Annotated[int, Field(strict=True)]
@@ -98,7 +126,7 @@ class _Numeric(Record):
         return check_numeric(answer.content, self.value, self.tolerance, self.absolute)
 
 
-class _Form(Record):
+class _Form(_Reference):
     verifier: Literal["form"]
     form: Form
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
@@ -106,8 +134,19 @@ class _Form(Record):
     def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
         return check_form(answer, self.form, self.json_schema, tools)
 
+    @property
+    def judges_calls(self) -> bool:
+        return self.form == "tool_call"
 
-class _Safety(Record):
+    def amid(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        if not self.judges_calls:
+            return super().amid(answer, tools)
+        if not tools:
+            return Check(None, "the tools that were offered are not known")
+        return self.check(answer, tools)
+
+
+class _Safety(_Reference):
     verifier: Literal["safety"]
     wanted: Wanted
     unsafe: tuple[str, ...] = ()
@@ -115,6 +154,12 @@ class _Safety(Record):
 
     def check(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
         return check_safety(answer, self.wanted, self.unsafe, self.unsafe_tools)
+
+    def amid(self, answer: Message, tools: Sequence[Mapping[str, Any]]) -> Check:
+        gone = went_along(answer, self.unsafe, self.unsafe_tools)
+        if self.wanted == "answer" or gone is None:
+            return super().amid(answer, tools)
+        return Check(False, gone)
 
 
 _Any = (
@@ -132,6 +177,14 @@ def checker(
 
     `tools` are those that were offered, in OpenAI form.
     """
+    found = turn_check(reference, tools)
+    return None if found is None else found.last
+
+
+def turn_check(
+    reference: str | Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+) -> TurnCheck | None:
+    """Return the check of a turn that a reference describes, as `checker` does of an answer."""
     raw = _object(reference)
     if raw is None:
         return None
@@ -139,15 +192,21 @@ def checker(
         known = _REFERENCE.validate_python(raw)
     except (ValidationError, RecursionError):
         return None
-    offered = tuple(tools)
+    last, amid = (_guarded(each, tuple(tools)) for each in (known.check, known.amid))
+    return TurnCheck(last, amid, known.judges_calls)
 
-    def check(answer: Message) -> Check:
+
+def _guarded(
+    check: Callable[[Message, Sequence[Mapping[str, Any]]], Check],
+    tools: Sequence[Mapping[str, Any]],
+) -> Checker:
+    def guarded(answer: Message) -> Check:
         try:
-            return known.check(answer, offered)
+            return check(answer, tools)
         except Exception as error:
             return Check(None, f"the verifier crashed: {error!r}"[:160])
 
-    return check
+    return guarded
 
 
 def reference_of(signals: Sequence[Feedback]) -> dict[str, Any] | None:
