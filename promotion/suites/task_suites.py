@@ -19,7 +19,7 @@ from serving.slots import Profile
 from traces.verifiers.check import Check
 from traces.verifiers.form import Form, check_form
 from traces.verifiers.interface import COMPONENT_SCHEMA
-from traces.verifiers.short_answer import check_short_answer
+from traces.verifiers.short_answer import check_words
 
 SKILLS: Mapping[str, str] = {"L0": "chat", "L1": "tools", "L2": "code", "L3": "interface"}
 """Name of the suite of each slot's skill."""
@@ -149,6 +149,6 @@ def _is_label(answer: Message, *, label: str) -> Check:
 
 def _keeps(answer: Message, *, keywords: tuple[str, ...]) -> Check:
     for keyword in keywords:
-        if check_short_answer(answer.content, (keyword,), max_words=80).passed is False:
+        if check_words(answer.content, (keyword,), max_words=80).passed is False:
             return Check(False, f"the summary lost {keyword!r}")
     return Check(True, "the summary keeps what the next slot needs")

@@ -23,7 +23,7 @@ from promotion.suites.world import MAKERS, make_tasks, plan_traffic
 from serving.records import Message, ToolCall
 from serving.slots import load_profile
 from traces.verifiers.registry import checker
-from traces.verifiers.short_answer import check_short_answer
+from traces.verifiers.short_answer import check_short_answer, check_words
 
 PROFILE = load_profile()
 PARTITIONS: tuple[Partition, ...] = ("seed", "traffic", "gate")
@@ -218,7 +218,7 @@ def test_the_answer_to_another_question_beside_the_right_one_does_not_pass() -> 
 def test_a_list_of_what_may_be_right_is_no_answer(topic: str, listed: str) -> None:
     tasks = gate_questions()[topic]
 
-    assert any(check_short_answer(listed, accepted(task)).passed for task in tasks)
+    assert any(check_words(listed, accepted(task), 24).passed for task in tasks)
     assert [task.text for task in tasks if task.check(assistant(listed)).passed] == []
 
 

@@ -26,6 +26,24 @@ def test_another_text_fails(text: str) -> None:
     assert check_exact(text, ("New York",)).passed is False
 
 
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [("北京。", "北京"), ("北京", "北京。"), ("\u00bd", "1/2"), ("1\u00bd", "1 1/2"), 
+     ("10\u00b2", "10^2"),
+     ("H\u2082O", "H2O"), ("2\u207b\u00b3", "2^-3"), ("m\u00b2", "m2")],
+)  # fmt: skip
+def test_one_text_in_other_characters_is_the_same(text: str, accepted: str) -> None:
+    assert check_exact(text, (accepted,)).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [("10\u00b2", "102"), ("1\u00bd", "11/2"), ("北京。。", "北京"), ("10\u207b\u00b2", "10-2")],
+)
+def test_what_unicode_would_run_together_is_another_text(text: str, accepted: str) -> None:
+    assert check_exact(text, (accepted,)).passed is False
+
+
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_silence_is_never_right(text: str) -> None:
     assert check_exact(text, ("",)) == Check(False, "the answer is empty")

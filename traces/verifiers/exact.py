@@ -1,14 +1,17 @@
 """Verify a text by exact match with one of the accepted texts.
 
 Equal means equal after Unicode normalisation (NFKC), without regard to letter case, to white
-space at the ends and to how much of it stands between words. Punctuation counts, but for one
-full stop at the end, which a sentence has and a word has not.
+space at the ends and to how much of it stands between words; 10² is not 102. Punctuation counts,
+but for one full stop at the end (`.` or `。`), which a sentence has and a word has not.
 """
 
 import unicodedata
 from collections.abc import Sequence
 
+from traces.verifiers.characters import written_out
 from traces.verifiers.check import Check
+
+_STOPS = (".", "\u3002")
 
 
 def check_exact(text: str, accepted: Sequence[str]) -> Check:
@@ -24,5 +27,7 @@ def check_exact(text: str, accepted: Sequence[str]) -> Check:
 
 
 def _normal(text: str) -> str:
-    words = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return words.removesuffix(".").rstrip() if not words.endswith("..") else words
+    words = " ".join(unicodedata.normalize("NFKC", written_out(text)).casefold().split())
+    if words.endswith(_STOPS) and not words[:-1].endswith(_STOPS):
+        return words[:-1].rstrip()
+    return words
