@@ -227,11 +227,41 @@ def test_code_leaves_nothing_on_disk(
     assert os.listdir(tmp_path) == []
 
 
-def test_the_folder_has_a_size() -> None:
-    code = "def f(n):\n    for i in range(n): open(f'x{i}', 'w').write('a' * 1_000_000)"
+FULL = {"namespaces": "OSError: [Errno 28]", "filter": "wrote more than its folder holds"}
 
-    assert check(code, "f(5)").passed
-    assert check(code, "f(40)").detail.startswith("OSError: [Errno 28]")
+
+def test_the_folder_has_a_size(how: str) -> None:
+    code = "def f(n):\n    for i in range(n): open(f'x{i}', 'w').write('a' * 1_000_000)"
+    small = "def f(n):\n    for i in range(n): open(f'x{i}', 'w').close()"
+
+    assert check(code, "f(5)", how=how).passed
+    assert check(small, "f(500)", how=how).passed
+    for larger, tests in ((code, "f(40)"), (small, "f(1500)")):
+        assert check(larger, tests, how=how).detail.startswith(FULL[how])
+
+
+def test_code_that_fills_the_folder_without_end_is_ended() -> None:
+    code = "import itertools, time\ndef f(n):\n    for i in itertools.count():\n"
+    code += "        open(f'x{i}', 'w').write('a' * 1_000_000)\n        time.sleep(0.01)"
+
+    assert check(code, how="filter").detail == FULL["filter"]
+
+
+DEEP = {
+    "deep": "for _ in range(900): os.mkdir('d'); os.chdir('d')",
+    "deeper than a path is long": "for _ in range(30): os.mkdir('d' * 250); os.chdir('d' * 250)",
+    "closed": "os.mkdir('d', 0o300); os.mkdir('d/d'); os.mkdir('d/e', 0)",
+}
+
+
+@pytest.mark.parametrize("make", DEEP.values(), ids=DEEP)
+def test_a_folder_however_deep_is_judged_and_removed(
+    make: str, how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    assert check(f"import os\n{make}\ndef f(n): return 0", how=how).passed is False
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_same_code_gives_the_same_order_of_sets() -> None:

@@ -14,6 +14,7 @@ from traces.verifiers.sandbox.call_filter import deny_calls, has_filter
 from traces.verifiers.sandbox.limits import (
     CPU_LIMIT_S,
     FILE_LIMIT_BYTES,
+    FOLDER_FILES_LIMIT,
     FOLDER_LIMIT_BYTES,
     MEMORY_LIMIT_BYTES,
     OPEN_FILES_LIMIT,
@@ -81,7 +82,7 @@ def _furnish(root: str) -> None:
     for path in _DEVICES:
         _bind(path, root)
     os.mkdir(root + _WORK)
-    size = f"mode=1777,size={FOLDER_LIMIT_BYTES},nr_inodes=1000"
+    size = f"mode=1777,size={FOLDER_LIMIT_BYTES},nr_inodes={FOLDER_FILES_LIMIT}"
     kernel.mount("tmpfs", root + _WORK, "tmpfs", 0, size)
 
 

@@ -5,6 +5,8 @@ MEMORY_LIMIT_BYTES = 512 * 1024 * 1024
 """Of one process."""
 FILE_LIMIT_BYTES = 1024 * 1024
 FOLDER_LIMIT_BYTES = 16 * 1024 * 1024
+FOLDER_FILES_LIMIT = 1000
+"""Files and folders in it."""
 OPEN_FILES_LIMIT = 64
 PROCESSES_LIMIT = 16
 """Processes and threads together."""
