@@ -22,9 +22,10 @@ from serving.exchange import RequestInvalid
 from serving.hop_leases import HopLeases
 from serving.hop_record import Attempt, HopBuilder
 from serving.hop_role import KEY_HEADER, ROLE_HEADER
+from serving.loading import VersionRefused
 from serving.metrics import Metrics
 from serving.recorder import Recorder
-from serving.records import Hop
+from serving.records import Hop, Message, canonical_json
 from serving.replicas import Replicas
 from serving.sse import EventReader
 from serving.upstream import Forwarded
@@ -97,33 +98,37 @@ class Passthrough:
                     return
                 # The engine lost the adapter, for example by being started anew.
                 last = None
-                await self.versions.ensure(call.name)
+                await self.versions.lost.ensure(call.name, call.mark)
             if last is not None:
                 raise last
             await self._try(call, 0, send, whatever=True)
 
     async def _try(self, call: "_Call", number: int, send: Send, whatever: bool = False) -> bool:
         """Ask one replica; False if it does not know the adapter and nothing was sent."""
-        attempt = call.attempt()
+        attempt, lost = call.attempt(), self.versions.lost
         try:
+            call.mark = await lost.settled(call.name)
             async with self.engine.forward(
                 PATH,
                 orjson.dumps({**call.raw, **call.extras, "model": call.name}),
                 {"content-type": "application/json", "x-request-id": call.request_id},
                 affinity=call.sticky,
                 attempt=number,
+                model=call.name,
                 timeout_s=self.config.timeouts.hop_s,
             ) as answer:
                 if answer.status == 404 and not whatever:
                     attempt.ended("engine_error", f"404: the engine has no {call.name!r}")
                     await answer.read()
                     return False
+                if not lost.trusts(call.name, call.mark):
+                    raise EngineUnavailable(f"The engine lost {call.name!r} while it was asked.")
                 if answer.headers.get("content-type", "").startswith("text/event-stream"):
                     await self._stream(call, attempt, answer, send)
                 else:
                     await self._whole(call, attempt, answer, send)
                 return True
-        except EngineUnavailable as problem:
+        except (EngineUnavailable, VersionRefused) as problem:
             broken = isinstance(problem, BrokenAnswer)
             attempt.ended("broken_stream" if broken else "engine_error", str(problem))
             raise
@@ -206,6 +211,8 @@ class _Call:
     extras: dict[str, Any]
     request_id: str
     sent: bool = False
+    mark: int = 0
+    """What the name was when it was asked; see `serving.lost`."""
     tool_calls: set[str] = field(default_factory=set)
     """Ids of the tool calls in the answer."""
     latest: Attempt | None = None
@@ -257,13 +264,25 @@ async def _send_events(send: Send, chunks: Iterable[dict[str, Any]]) -> None:
 
 
 def _fallback_key(raw: dict[str, Any]) -> str:
-    """Return what stays the same in a conversation without a key: its user, or how it began."""
+    """Return what stays the same in a conversation without a key: its user, or how it began.
+
+    `traces.arms` finds the same in the record: its user draws as in a turn of our own, and what is
+    recorded as the same messages is one beginning.
+    """
     user = raw.get("user")
+    if isinstance(user, str) and user:
+        return user
     began: list[Any] = []
     messages = raw.get("messages")
     for message in messages if isinstance(messages, list) else ():
         began.append(message)
         if isinstance(message, dict) and message.get("role") == "user":
             break
-    stays = user if isinstance(user, str) and user else began
-    return blake2b(repr(stays).encode(errors="replace"), digest_size=16).hexdigest()
+    return blake2b(_as_recorded(began).encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def _as_recorded(messages: list[Any]) -> str:
+    try:
+        return canonical_json([Message.from_openai(m).model_dump(mode="json") for m in messages])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return repr(messages)  # no chat: the engine refuses it

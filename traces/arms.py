@@ -14,7 +14,7 @@ from typing import Any
 
 import duckdb
 
-from serving.records import AdapterVersion, Feedback, Message
+from serving.records import NO_KEY, AdapterVersion, Feedback, Message
 from traces.attribution.form_checks import tools_in
 from traces.attribution.outcomes import settle
 from traces.ending import ended_at
@@ -25,19 +25,19 @@ from traces.verifiers.tool_call import call_problem
 
 _FETCH_ROWS = 1000
 # `name` is what answered. The bare base bears no slot's name: its calls are the slot's where the
-# route said so. `unit` is what serving draws the version by: what the client calls its
-# conversation, else its user, else the conversation (for a hop without a key, the turn).
+# route said so. `unit` is what serving draws the version by. In a turn of our own that is what the
+# client calls its conversation, else its user, else the conversation. Below a proxy it is the hop's
+# key, else its user, else how it begins: its messages up to the first of the user.
 _TURNS = """
     WITH own AS (
-        SELECT turn_id, "user", started_at, duration_s, status, answer, hop_ids,
-               CASE WHEN coalesce("user", '') <> '' AND (conversation_id = turn_id
-                        OR regexp_full_match(conversation_id, 'conv_[0-9a-f]{32}'))
-                    THEN 'user:' || "user" ELSE conversation_id END AS unit
+        SELECT turn_id, conversation_id, "user", started_at, duration_s, status, answer, hop_ids
         FROM turns WHERE day >= $day AND started_at >= $since
           AND ($until IS NULL OR started_at < $until)),
     calls AS (
         SELECT o.turn_id, h.role, h.completion, h.tools, h.duration_s, h.started_at, h.hop_id,
-               coalesce(h.served_name, h.model) AS name
+               coalesce(h.served_name, h.model) AS name,
+               {'hop_id': h.hop_id, 'key': h.conversation_id, 'own': h.turn_id IS NOT NULL,
+                 'user': nullif(h."user", '')} AS caller
         FROM (SELECT turn_id, unnest(hop_ids) AS hop_id FROM own) o
         JOIN (SELECT * FROM hops WHERE day >= $day AND role IN ('answer', 'route')) h
         USING (hop_id)),
@@ -47,6 +47,7 @@ _TURNS = """
         FROM calls WHERE role = 'route' GROUP BY turn_id),
     arms AS (
         SELECT c.turn_id, arg_min(c.name, c.started_at) AS name, sum(c.duration_s) AS latency_s,
+               arg_min(c.caller, c.started_at) AS caller,
                list({'completion': c.completion, 'tools': c.tools}) FILTER (
                    c.role = 'answer' AND json_array_length(c.completion, '$.tool_calls') > 0)
                    AS called
@@ -54,12 +55,31 @@ _TURNS = """
         WHERE list_contains($names, c.name)
            OR ($base AND c.role = 'answer' AND NOT contains(c.name, '@') AND r.label = $slot)
         GROUP BY c.turn_id),
+    begun AS (
+        SELECT h.hop_id, h.day, h.message_ids FROM hops h JOIN arms a ON h.hop_id = a.caller.hop_id
+        WHERE h.day >= $day AND a.caller.key = $no_key AND a.caller.user IS NULL),
+    asked AS (
+        SELECT b.hop_id, min(b.place) AS place
+        FROM (SELECT hop_id, day, unnest(message_ids) AS message_id,
+                     generate_subscripts(message_ids, 1) AS place FROM begun) b
+        JOIN (SELECT day, message_id FROM messages WHERE day >= $day AND role = 'user') m
+        USING (day, message_id) GROUP BY b.hop_id),
+    openings AS (
+        SELECT hop_id, md5(message_ids[:coalesce(place, len(message_ids))]::VARCHAR) AS opening
+        FROM begun LEFT JOIN asked USING (hop_id)),
     again AS (
         SELECT supersedes AS turn_id, min(started_at) AS asked_again_at
         FROM turns WHERE day >= $day AND supersedes <> turn_id GROUP BY supersedes)
-    SELECT o.turn_id, o.unit, a.name, o."user", o.started_at, o.duration_s, o.status, o.answer,
-           a.latency_s, a.called, g.asked_again_at, s.signals
+    SELECT o.turn_id, a.name, o."user", o.started_at, o.duration_s, o.status, o.answer,
+           a.latency_s, a.called, g.asked_again_at, s.signals, p.opening IS NOT NULL AS nameless,
+           CASE WHEN p.opening IS NOT NULL THEN 'opening:' || p.opening
+                WHEN a.caller.key = $no_key THEN 'user:' || a.caller.user
+                WHEN a.caller.own AND coalesce(o."user", '') <> ''
+                     AND regexp_full_match(o.conversation_id, 'conv_[0-9a-f]{32}')
+                THEN 'user:' || o."user"
+                WHEN a.caller.own THEN o.conversation_id ELSE a.caller.key END AS unit
     FROM own o JOIN arms a USING (turn_id) LEFT JOIN again g USING (turn_id)
+    LEFT JOIN openings p ON p.hop_id = a.caller.hop_id
     LEFT JOIN (SELECT turn_id, signals FROM outcomes WHERE signals <> '[]') s USING (turn_id)
     ORDER BY (o.started_at, o.turn_id)
 """
@@ -71,7 +91,7 @@ class ArmTurn:
 
     turn_id: str
     unit: str
-    """Conversation, or user, by which serving draws the version."""
+    """Conversation, user or opening by which serving draws the version."""
     version: str | None
     """12 hex digits of the version that answered or routed; None for the bare base model."""
     started_at: datetime
@@ -90,6 +110,8 @@ class ArmTurn:
     """In order of time."""
     strangers: frozenset[str] = frozenset()
     """Those who said something of it and never asked anything."""
+    nameless: bool = False
+    """Its caller named neither conversation nor user: how it began drew the version."""
 
     def failed_by(self, moment: datetime) -> bool | None:
         """Return whether it was a failure by all that was known then; None if nobody judged it.
@@ -138,6 +160,7 @@ def read_arms(
         "names": names,
         "base": None in digests,
         "slot": slot,
+        "no_key": NO_KEY,
         "since": since,
         "until": until,
         "day": since.date(),
@@ -160,7 +183,9 @@ def read_arms(
 
 
 def turns_of(home: Path, turn_ids: Collection[str], versions: Collection[str]) -> frozenset[str]:
-    """Return those of some turns that one of these versions (12 digits) answered or took part in.
+    """Return those of some turns that one of these versions (12 digits) took part in.
+
+    Or that came later in a conversation which one of them took part in.
 
     Raises:
         LakeNotFound: if nothing was ingested yet.
@@ -173,13 +198,20 @@ def turns_of(home: Path, turn_ids: Collection[str], versions: Collection[str]) -
 
 
 _TOOK_PART = """
-    WITH own AS (SELECT turn_id, digest, hop_ids FROM turns
-                 WHERE turn_id IN (SELECT unnest($turns)))
-    SELECT turn_id FROM own WHERE list_contains($versions, digest)
-    UNION
-    SELECT turn_id FROM (SELECT turn_id, unnest(hop_ids) AS hop_id FROM own)
-    JOIN (SELECT hop_id, served_name, model FROM hops) USING (hop_id)
-    WHERE list_contains($versions, split_part(coalesce(served_name, model), '@', 2))
+    WITH own AS (SELECT turn_id, conversation_id, started_at FROM turns
+                 WHERE turn_id IN (SELECT unnest($turns))),
+    around AS (SELECT conversation_id, started_at, digest, hop_ids FROM turns
+               WHERE conversation_id IN (SELECT conversation_id FROM own)),
+    theirs AS (
+        SELECT conversation_id, started_at FROM around WHERE list_contains($versions, digest)
+        UNION ALL
+        SELECT conversation_id, started_at
+        FROM (SELECT conversation_id, started_at, unnest(hop_ids) AS hop_id FROM around)
+        JOIN (SELECT hop_id, served_name, model FROM hops) USING (hop_id)
+        WHERE list_contains($versions, split_part(coalesce(served_name, model), '@', 2)))
+    SELECT turn_id FROM own
+    JOIN (SELECT conversation_id, min(started_at) AS since FROM theirs GROUP BY conversation_id)
+    USING (conversation_id) WHERE started_at >= since
 """
 _KNOWN_UNTIL = """
     SELECT greatest((SELECT max(started_at) FROM turns WHERE started_at <= $now),
@@ -201,6 +233,7 @@ def _turn(row: dict[str, Any]) -> ArmTurn:
         broken_call=any(map(_is_broken, row["called"] or ())),
         refused=answer is not None and refuses(answer) is not None,
         user=row["user"],
+        nameless=row["nameless"],
         asked_again_at=row["asked_again_at"],
         signals=tuple(Feedback.model_validate(raw) for raw in signals),
     )

@@ -14,6 +14,7 @@ import pytest
 from mol_server import Running, mol_server, version, write_slots
 from stub_engine import Answer
 
+from serving import leases
 from serving.slot_table import SlotEntry
 
 KEY, SESSION, HOP = "X-SMG-Routing-Key", "X-Session-ID", "X-MOL-Internal-Hop"
@@ -80,6 +81,9 @@ def test_a_canary_gets_its_share_of_keys_and_keeps_each(mol, proxy, by) -> None:
         return name(proxy, **{by: key})
 
     arms = {key: arm(key) for key in keys}
+    # The same as in turns of our own, so that a user has one arm everywhere.
+    drawn = {key: (CHAMPION, CANARY)[leases.share("L1", key) < 50]["champion"] for key in keys}
+    assert arms == drawn
     again = {key: arm(key) for key in reversed(keys)}
 
     assert again == arms
@@ -104,6 +108,10 @@ def test_without_any_key_a_conversation_is_told_by_how_it_began(mol, proxy) -> N
         first, second = ({**ASK, "messages": m} for m in (start, longer))
         arm = name(proxy, first)
         assert name(proxy, second) == arm
+        # Nor does it matter how the same is written: the record knows no difference.
+        parts = [{"type": "text", "text": f"Hi {number}"}]
+        other = [{"content": "s", "role": "developer"}, {"content": parts, "role": "user"}]
+        assert name(proxy, {**ASK, "messages": other}) == arm
         arms.add(arm)
     assert len(arms) == 2
 

@@ -9,9 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from trace_records import PROFILE, START, at, calls, hop, says, signal, turn_of, write_spool
+from trace_records import PROFILE, START, at, calls, hop, says, signal, turn_of, user, write_spool
 
-from traces.arms import ArmTurn, read_arms
+from serving.records import NO_KEY, Hop
+from traces.arms import ArmTurn, read_arms, turns_of
 from traces.attribute import attribute
 from traces.errors import LakeNotFound
 from traces.ingest import ingest
@@ -103,6 +104,57 @@ def test_a_version_has_the_turns_that_it_was_asked(home: Path) -> None:
 def test_a_unit_is_what_serving_draws_by(home: Path) -> None:
     units = {name: turn.unit for name, turn in arms(home).items()}
     assert (units["t0"], units["t4"], units["t5"]) == ("c0", "user:ann", "session-1")
+
+
+def asked(second: float, *messages, **fields) -> Hop:
+    """A hop below a proxy: it names no turn, and no conversation either."""
+    values = {"conversation_id": NO_KEY, "turn_id": None, "model": f"L2@{OURS}"}
+    served = {"served_name": f"L2@{OURS}", "seq": int(second * 1_000_000)}
+    view = {"messages": messages, "started_at": at(second), "response_id": f"r{second}"}
+    return hop(**(values | served | view | fields))
+
+
+def test_below_a_proxy_a_unit_is_what_the_hop_was_drawn_by(tmp_path: Path) -> None:
+    system, hi, other = (
+        says("Be brief.").model_copy(update={"role": "system"}),
+        user("Hi"),
+        user("?"),
+    )
+    records = [
+        asked(0, system, hi, completion=says("Hello.")),
+        asked(100, system, hi, completion=says("Good day.")),  # another conversation
+        asked(200, system, hi, says("Hello."), other),  # the first one's next turn
+        asked(300, system, other),
+        asked(400, hi),
+        asked(500, system, hi, user="ann"),
+        asked(600, system, hi, says("Hello again."), other, user="ann"),
+        # Whoever names its conversation is drawn by that, whatever the name looks like.
+        asked(700, system, hi, user="ann", conversation_id=GENERATED),
+    ]
+    ingest(tmp_path / "home", write_spool(tmp_path / "spool.jsonl", records))
+    found = read_arms(tmp_path / "home", "L2", (DIGEST,), START).turns
+    units = [turn.unit for turn in found]
+    assert len(found) == len(records)
+    assert units[0] == units[1] == units[2]
+    assert len(set(units[2:5])) == 3
+    assert [turn.nameless for turn in found] == [True] * 5 + [False] * 3
+    assert units[5:] == ["user:ann", "user:ann", GENERATED]
+
+
+def test_what_follows_on_a_version_s_turn_is_not_free_of_it(tmp_path: Path) -> None:
+    one = {"conversation_id": "c"}
+    records = [
+        *turn(0, **one),
+        *turn(1, f"L2@{OTHER}", **one),
+        *turn(2, **one),
+        *turn(3),
+    ]
+    ingest(tmp_path / "home", write_spool(tmp_path / "spool.jsonl", records))
+    ids = [f"t{number}" for number in range(4)]
+    assert turns_of(tmp_path / "home", ids, {OTHER}) == {"t1", "t2"}
+    assert turns_of(tmp_path / "home", ["t2"], {OTHER}) == {"t2"}
+    assert turns_of(tmp_path / "home", ids, {OURS}) == {"t0", "t1", "t2", "t3"}
+    assert turns_of(tmp_path / "home", ids, {"c" * 12}) == frozenset()
 
 
 def test_what_an_answer_shows_by_itself(home: Path) -> None:
