@@ -34,13 +34,16 @@ def asked(number: int, who: str | None) -> list[Record]:
 
 
 def drawn(number: int, rng: random.Random, sorts: list[str]) -> Feedback:
-    who = rng.choice((None, *USERS, *(f"bot-{n}" for n in range(300))))
+    """A third is anonymous; some say both at one moment, for their last moment is the same."""
+    who = rng.choice((None, rng.choice(USERS), f"bot-{rng.randrange(300)}"))
     kind = rng.choice(sorts)
     value = {"thumb": rng.choice((-1.0, 1.0, 1.0)), "verifier": rng.choice((0.0, 1.0, None))}
-    said = says(f"so {rng.random()}") if kind == "edit" else None
+    said = says(f"so {rng.randrange(3)}") if kind == "edit" else None
+    moment = min(rng.randrange(10_000), 6000) if kind == "thumb" else rng.randrange(100)
     return signal(
         kind, value.get(kind), user=who, correction=said, target_id=f"t{number}",
-        created_at=at(rng.randrange(10_000)), annotator=rng.choice((None, None, "human", "model")),
+        created_at=at(moment), annotator=rng.choice((None, None, "human", "model")),
+        detail=str(rng.random()),
     )  # fmt: skip
 
 
@@ -122,6 +125,29 @@ def test_strangers_stay_on_the_side_of_most(tmp_path: Path) -> None:
     assert {name: o.success for name, o in outcomes.items()} == {"t0": False, "t1": True}
     assert "left out: 491 thumb down, 490 thumb up" in outcomes["t0"].signals
     assert "left out: 490 thumb down, 491 thumb up" in outcomes["t1"].signals
+
+
+def test_a_close_vote_of_anonymous_thumbs_and_users_who_said_both(tmp_path: Path) -> None:
+    records: list[Record] = [*asked(0, None), *asked(1, None), *asked(2, None)]
+    for number, against in enumerate((501, 499)):
+        records += [
+            signal("thumb", -1.0 if n < against else 1.0, target_id=f"t{number}", created_at=at(n))
+            for n in range(1000)
+        ]  # fmt: skip
+    for name in ("t0", "t1", "t2"):
+        records += [
+            signal("thumb", value, user=f"bot-{n}", target_id=name, created_at=at(2000 + n % 7))
+            for n in range(200) for value in (1.0, -1.0)
+        ]  # fmt: skip
+    ingest(tmp_path / ".mol", write_spool(tmp_path / "s.jsonl", records))  # type: ignore[arg-type]
+    attribute(tmp_path / ".mol", PROFILE)
+
+    outcomes = {b.turn.turn_id: b.outcome for b in read_turns(tmp_path / ".mol")}
+
+    assert {name: (o.success, o.rule) for name, o in outcomes.items()} == {
+        "t0": (False, "thumbed"), "t1": (True, "thumbed"), "t2": (None, "divided"),
+    }  # fmt: skip
+    assert all(len(json.loads(o.signals)) <= MANY for o in outcomes.values())
 
 
 def test_the_correction_outlasts_edits_that_say_nothing(tmp_path: Path) -> None:

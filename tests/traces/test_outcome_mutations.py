@@ -23,6 +23,7 @@ SHOWN = signal(value=0.0, source="derived", name="call_schema", annotator="code"
 AGAIN = signal(value=1.0, source="derived", annotator="code", reference="{}")
 COMMENT, THANKS = signal("comment", None), signal("thanks", 1.0)
 UP, DOWN = signal("thumb", 1.0), signal("thumb", -1.0)
+UP_BY_SAME, DOWN_BY_SAME = signal("thumb", 1.0, user="u1"), signal("thumb", -1.0, user="u1")
 UP_BY_ANOTHER = signal("thumb", 1.0, user="u2")
 EDIT, RETRY = signal("edit", None), signal("retry", None)
 
@@ -37,6 +38,9 @@ ROWS: tuple[Row, ...] = (
     ("ok", [UP, RETRY], {}, (True, "B", "thumbed")),
     ("ok", [DOWN], {}, (False, "B", "thumbed")),
     ("ok", [DOWN, UP_BY_ANOTHER], {}, (False, "B", "divided")),
+    ("ok", [UP_BY_SAME, DOWN_BY_SAME], {}, (None, None, "divided")),
+    ("ok", [UP_BY_SAME, DOWN_BY_SAME, RETRY], {}, (None, "C", "suspect")),
+    ("ok", [UP_BY_SAME, DOWN_BY_SAME, SILENT], {}, (None, None, "unverified")),
     ("ok", [RETRY], {}, (None, "C", "suspect")),
     ("ok", [SILENT], {}, (None, None, "unverified")),
     ("ok", [SILENT, DOWN], {}, (False, "B", "thumbed")),

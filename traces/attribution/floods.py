@@ -2,8 +2,9 @@
 
 Of a turn with more than `MANY` signals those stay that can decide, and of each sort (kind, for or
 against, who said it) the first and the latest; what is left out is counted. What stays gives the
-same outcome: a user's thumb counts once, the latest; of strangers, who are one voice together, the
-side that most are on stays the larger one; the latest edit that says what was wanted stays. It
+same outcome: a user's thumb counts once, the latest; of strangers and anonymous thumbs, who are one
+voice together, the side that most are on stays the larger one; who said both in one moment stays
+with both; the latest edits that say what was wanted stay. It
 gives the same blame too: verifiers that are a slot's business are sorts of their own, and so are
 verdicts that kept what they checked against. What attribution derives itself always stays.
 
@@ -36,7 +37,8 @@ _SAID = """
            f.annotator IS NOT DISTINCT FROM 'model' AS by_model, f."user",
            if(f.kind = 'verifier' AND list_contains($owned::VARCHAR[], f.name), f.name, NULL)
                AS verifier,
-           f.kind = 'verifier' AND f.reference IS NOT NULL AS referred
+           f.kind = 'verifier' AND f.reference IS NOT NULL AS referred,
+           if(f.kind = 'edit', hash(f.correction), NULL) AS wanted
     FROM judged.named n
     SEMI JOIN (SELECT turn_id FROM judged.named GROUP BY ALL HAVING count(*) > {many}) m
         USING (turn_id)
@@ -46,20 +48,35 @@ _SAID = """
 """
 _LEFT_OUT = f"""
     CREATE TABLE judged.left_out AS
-    WITH latest AS (
-        SELECT *, kind = 'thumb' AND side IS NOT NULL AND row_number() OVER (
-                   PARTITION BY turn_id, kind, by_model, side IS NULL, "user"
-                   ORDER BY created_at DESC, feedback_id DESC) > 1 AS spoke_again
+    WITH pointed AS (
+        SELECT *, kind = 'thumb' AND side IS NOT NULL AND "user" IS NOT NULL AS thumbed,
+               row_number() OVER (PARTITION BY turn_id, kind, by_model, "user", side
+                                  ORDER BY created_at DESC, feedback_id DESC) AS again,
+               if(kind = 'edit', row_number() OVER (
+                   PARTITION BY turn_id, kind, by_model, voice, created_at, wanted
+                   ORDER BY feedback_id), 0) AS twin,
+               max(created_at) OVER (
+                   PARTITION BY turn_id, kind, by_model, "user", side IS NULL) AS latest_at
         FROM judged.said),
+    spoken AS (
+        SELECT *, thumbed AND (again > 1 OR created_at < latest_at) AS spoke_again
+        FROM pointed),
+    latest AS (
+        SELECT *, if(thumbed AND NOT spoke_again AND count(*) FILTER (NOT spoke_again) OVER (
+                   PARTITION BY turn_id, kind, by_model, "user", side IS NULL) > 1, "user", NULL)
+               AS torn
+        FROM spoken),
     ranked AS (
-        SELECT *, row_number() OVER (sort ORDER BY created_at DESC, feedback_id DESC) AS late,
-               row_number() OVER (sort ORDER BY created_at, feedback_id) AS early,
+        SELECT *, row_number() OVER (
+                   sort ORDER BY created_at DESC, torn, twin, feedback_id DESC) AS late,
+               row_number() OVER (sort ORDER BY created_at, torn, feedback_id) AS early,
                count(*) OVER sort AS alike,
                kind = 'thumb' AND voice = 'stranger' AND side IS NOT NULL AND NOT by_model
-                   AND NOT spoke_again AS one_voice
+                   AND NOT spoke_again AND torn IS NULL AS one_voice
         FROM latest
         WINDOW sort AS (
-            PARTITION BY turn_id, kind, side, voice, by_model, spoke_again, verifier, referred)),
+            PARTITION BY turn_id, kind, side, voice, by_model, spoke_again, torn IS NULL, verifier,
+                referred)),
     weighed AS (
         SELECT *, sum(alike) FILTER (one_voice AND late = 1 AND side = 'up') OVER turn AS up,
                sum(alike) FILTER (one_voice AND late = 1 AND side = 'down') OVER turn AS down

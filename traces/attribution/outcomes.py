@@ -4,6 +4,7 @@ Pure: a turn and its feedback in, one `Outcome` out.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Literal, Protocol
 
 from serving.records import Feedback, Message, Record, canonical_json
@@ -30,7 +31,7 @@ CHECKED = "checked"
 """The rule of a turn whose answer shows by itself that it failed. It has no counterpart for
 successes, so that no share of successes counts it."""
 DIVIDED = "divided"
-"""The rule of a turn that some voices' thumbs are for and others' against."""
+"""The rule of a turn that some voices' thumbs are for and others' against, or one voice's both."""
 UNVERIFIED = "unverified"
 """The rule of a turn whose verifiers all crashed, hung or could not judge."""
 
@@ -64,7 +65,7 @@ class Outcome(Record):
     signals: str = "[]"
     """JSON text: every signal, in order of time; of floods those that tell, and how many more."""
     correction: Message | None = None
-    """The answer the user wanted, from the latest edit."""
+    """The answer the user wanted, from the latest edit; None where the latest disagree."""
     truncated: bool = False
     """An answer of the turn was cut at its token limit."""
 
@@ -129,13 +130,15 @@ def settle(
     4. Within B the user who asked, where it is known, decides alone if it spoke. An edit
        fails the turn (`edited`): the answer was not what was wanted. Otherwise each voice's
        thumb counts and one that points down fails it (`thumbed`; `divided` where another
-       voice's points up). A user is one voice with the latest thumb, however often it spoke.
-       All that are anonymous, or `strangers` who never asked anything, are one voice
-       together: that of most of them, down if equal.
+       voice's points up). A user is one voice with the latest thumb, however often it spoke;
+       thumbs of one moment that point both ways say nothing (`divided`, success None, where
+       nobody else spoke). All thumbs that are anonymous, and all `strangers` who never asked
+       anything, are one voice together: that of most of them, down if equal.
     5. C alone decides nothing: the turn is suspect (`suspect`), success None.
     6. Without signals success is None (`unjudged`).
 
-    The latest edit of those that count in 4 is the correction. `truncated` and
+    The latest edit of those that count in 4 is the correction; edits of one moment that want
+    different things are none. `truncated` and
     `engine_failed` say what became of the turn's calls.
     """
     signals = list(feedback)
@@ -147,14 +150,13 @@ def settle(
         if superseded
         else _verdict(turn, signals, explicit, engine_failed, strangers)
     )
-    edits = [f.correction for f in explicit if f.kind == "edit" and f.correction is not None]
     return Outcome(
         turn_id=turn.turn_id,
         success=success,
         tier=tier,
         rule=rule,
         signals=canonical_json([f.model_dump(mode="json") for f in signals]),
-        correction=edits[-1] if edits else None,
+        correction=_correction(explicit),
         truncated=truncated,
     )
 
@@ -189,21 +191,48 @@ def _verdict(
     if any(tier_of(f) == "C" and _doubts(f) for f in signals):
         return None, "C", "suspect"
     checks = any(tier_of(f) == "A" for f in signals)
-    return None, None, UNVERIFIED if checks else "unjudged"
+    if checks:
+        return None, None, UNVERIFIED
+    return None, None, DIVIDED if _thumbs(explicit) else "unjudged"
 
 
 def thumbs_by_voice(
     signals: Sequence[Feedback], strangers: Collection[str] = ()
 ) -> dict[str | None, bool]:
-    """Return whether each voice's thumb is up; None is that of all whom nobody knows."""
-    thumbs = (f for f in signals if f.kind == "thumb")
-    latest = {f.user: f.value > 0 for f in thumbs if f.value is not None and abs(f.value) > 0}
-    if None not in latest and not strangers:
-        return latest
-    # Anonymous thumbs cannot be told apart: together they are as one more stranger's.
-    unknown = [up for user, up in latest.items() if user is None or user in strangers]
-    known = {user: up for user, up in latest.items() if user is not None and user not in strangers}
-    return known | ({None: sum(unknown) * 2 > len(unknown)} if unknown else {})
+    """Return whether each voice's thumb is up; None is that of all whom nobody knows.
+
+    A user whose latest thumbs are of one moment and point both ways has said nothing.
+    """
+    latest: dict[str, tuple[datetime, set[bool]]] = {}
+    # Anonymous thumbs cannot be told apart: each is as one more stranger's.
+    unknown: list[bool] = []
+    for thumb in _thumbs(signals):
+        up = (thumb.value or 0.0) > 0
+        if thumb.user is None:
+            unknown.append(up)
+            continue
+        known = latest.get(thumb.user)
+        if known is None or known[0] < thumb.created_at:
+            latest[thumb.user] = thumb.created_at, {up}
+        elif known[0] == thumb.created_at:
+            known[1].add(up)
+    spoken = {user: up for user, (_, ups) in latest.items() if len(ups) == 1 for up in ups}
+    unknown += [up for user, up in spoken.items() if user in strangers]
+    voices: dict[str | None, bool] = {u: up for u, up in spoken.items() if u not in strangers}
+    return voices | ({None: sum(unknown) * 2 > len(unknown)} if unknown else {})
+
+
+def _thumbs(signals: Iterable[Feedback]) -> list[Feedback]:
+    """Return the thumbs that point somewhere."""
+    return [f for f in signals if f.kind == "thumb" and f.value is not None and abs(f.value) > 0]
+
+
+def _correction(edits: Sequence[Feedback]) -> Message | None:
+    """Return what the latest edit wanted; None where those of that moment disagree."""
+    told = [f for f in edits if f.kind == "edit" and f.correction is not None]
+    latest = max((f.created_at for f in told), default=None)
+    wanted = [f.correction for f in told if f.created_at == latest]
+    return wanted[0] if wanted and all(each == wanted[0] for each in wanted) else None
 
 
 def _doubts(signal: Feedback) -> bool:
