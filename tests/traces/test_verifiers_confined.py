@@ -167,7 +167,8 @@ def test_nothing_of_a_file_outside_can_be_changed(change: str, how: str, tmp_pat
         assert _kept(kept) == before
         assert os.stat(os.__file__).st_mode == of_library.st_mode
     finally:
-        os.chmod(os.__file__, of_library.st_mode)
+        if os.stat(os.__file__).st_mode != of_library.st_mode:
+            os.chmod(os.__file__, of_library.st_mode)
 
 
 def _kept(path: Path) -> tuple[object, ...]:

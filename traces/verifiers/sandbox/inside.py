@@ -13,18 +13,20 @@ In namespaces the code has its own process numbers and a first process that ends
 
 import ast
 import builtins
+import functools
 import json
 import os
 import sys
 import types
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from traces.verifiers.sandbox import kernel
 from traces.verifiers.sandbox.confinement import confine, leave_the_machine
 from traces.verifiers.sandbox.limits import PRINTED_LIMIT_CHARS
 from traces.verifiers.sandbox.peer import LineBroken, Peer, came_over
-from traces.verifiers.sandbox.stand_in import CannotCross, StandIn, Verdictless
-from traces.verifiers.sandbox.trials import TESTS, defer_main, run_found, why_idle
+from traces.verifiers.sandbox.stand_in import TESTS, CannotCross, StandIn, Verdictless
+from traces.verifiers.sandbox.trials import defer_main, run_found, what_is_set, why_idle
 
 NAMESPACES, FILTER = "namespaces", "filter"
 _DETAIL_CHARS = 160
@@ -76,7 +78,7 @@ def main(folder: str, mode: str) -> None:
         _say(verdict, {"refused": str(error)})
         os._exit(0)
     _say(verdict, {"begun": True})
-    _say(verdict, _judge(peer, **order))
+    _say(verdict, _judge(peer, functools.partial(_say, verdict), **order))
     os._exit(0)
 
 
@@ -129,7 +131,9 @@ def _run_code(peer: Peer) -> NoReturn:
     os._exit(0)
 
 
-def _judge(peer: Peer, code: str, tests: str) -> dict[str, Any]:
+def _judge(
+    peer: Peer, say: Callable[[dict[str, Any]], None], code: str, tests: str
+) -> dict[str, Any]:
     try:
         compiled, program = compile(tests, "<tests>", "exec"), ast.parse(tests)
         idle = why_idle(program)
@@ -141,6 +145,7 @@ def _judge(peer: Peer, code: str, tests: str) -> dict[str, Any]:
     peer.stops = bool(used & {"StopIteration", "StopAsyncIteration"})
     defer_main(program)
     module = sys.modules[TESTS] = types.ModuleType(TESTS)
+    began = False
     try:
         # What it says it defines is its own word: no `__builtins__` of its making.
         found = {n: value for n, value in peer.ask("run", code) if not n.startswith("__")}
@@ -149,7 +154,11 @@ def _judge(peer: Peer, code: str, tests: str) -> dict[str, Any]:
             names = ", ".join(sorted(hidden & used))
             return _verdict(None, f"the code redefines what the tests use: {names}")
         vars(module).update((name, found[name]) for name in found.keys() - hidden)
-        asked = peer.asked
+        if all(type(found[name]) is StandIn for name in used & found.keys()):
+            say({"alone": True})
+            peer.heard = False
+            peer.when_heard = lambda: say({"alone": False})
+        began = True
         _run_tests(compiled, program, vars(module))
         if Verdictless.last is not None:
             raise Verdictless.last
@@ -158,13 +167,27 @@ def _judge(peer: Peer, code: str, tests: str) -> dict[str, Any]:
     except Verdictless as error:
         return _verdict(False, f"ended before its tests did ({error})")
     except BaseException as error:
-        if isinstance(error, ModuleNotFoundError) and not came_over(error):
-            return _verdict(None, f"the tests cannot run here: {_told(error)}")
-        return _verdict(False, _told(error))
-    data = any(type(found[name]) is not StandIn for name in used & found.keys())
-    if peer.asked == asked and not data:
+        excuse = _excuse(error, program, alone=not peer.heard) if began else None
+        return _verdict(None if excuse else False, f"{excuse or ''}{_told(error)}"[:_DETAIL_CHARS])
+    if not peer.heard:
         return _verdict(None, "the tests ask nothing of the code")
     return _verdict(True, "the tests passed")
+
+
+def _excuse(error: BaseException, program: ast.Module, *, alone: bool) -> str | None:
+    """Return why an error of the tests is no fault of the code; None where it may be one.
+
+    `alone`: they had asked nothing of the code.
+    """
+    if alone and isinstance(error, MemoryError):
+        return "the tests fail by themselves: "
+    if came_over(error) or not isinstance(error, NameError):
+        world = what_is_set(program)
+        if world:
+            return f"the tests set what the code does not see ({world}): "
+    if isinstance(error, ModuleNotFoundError) and not came_over(error):
+        return "the tests cannot run here: "
+    return None
 
 
 def _run_tests(compiled: types.CodeType, program: ast.Module, space: dict[str, Any]) -> None:

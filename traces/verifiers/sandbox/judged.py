@@ -46,6 +46,8 @@ def judge(code: str, tests: str, wall_limit_s: float, mode: str | None = None) -
         return Check(said["passed"], said["detail"])
     if "begun" not in said:
         return Check(None, "the sandbox did not start")
+    if said.get("alone"):
+        return Check(None, "the tests did not end, and asked nothing of the code")
     if said.get("timed_out"):
         return Check(False, f"did not end within {wall_limit_s:g} s")
     return Check(False, "ended before its tests did")

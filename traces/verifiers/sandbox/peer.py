@@ -16,13 +16,27 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from traces.verifiers.sandbox.acts import ACTS, BINARY, ORDER
+from traces.verifiers.sandbox.acts import ACTS, BINARY, ORDER, UNARY
 from traces.verifiers.sandbox.limits import MESSAGE_LIMIT_BYTES
-from traces.verifiers.sandbox.stand_in import CannotCross, StandIn, Verdictless, awaited, handle_of
-from traces.verifiers.sandbox.trials import TESTS
+from traces.verifiers.sandbox.stand_in import (
+    TESTS,
+    CannotCross,
+    StandIn,
+    Verdictless,
+    awaited,
+    handle_of,
+)
 from traces.verifiers.sandbox.values import MUTABLE, PLAIN_BASES, decode, encode, renew
 
 _HEAD = struct.Struct("<I")
+_MOCKS = "unittest.mock"
+_KEPT = ("method_calls",)
+"""What each mock has besides what its class has."""
+_OF_OBJECTS = (
+    *BINARY, *ORDER, *UNARY, "bool", "bytes", "complex", "contains", "delitem", "eq", "float",
+    "getitem", "hash", "int", "isinstance", "len", "repr", "reversed", "round", "setitem", "str",
+)  # fmt: skip
+"""What the code may do with an object of a class of the tests."""
 _STOPS = (StopIteration, StopAsyncIteration)
 _CAME = "_came_over_the_line"
 
@@ -45,12 +59,15 @@ class Peer:
         """Takes what was printed here since it was last asked."""
         self.stops = False
         """Whether whoever asks here expects that what it calls may raise StopIteration."""
-        self.asked = 0
-        """How often the other end was asked something."""
+        self.heard = True
+        """Whether the other end was asked anything, since this was last taken back."""
+        self.when_heard: Callable[[], None] = lambda: None
 
     def ask(self, what: str, *values: Any) -> Any:
         """Have the other end do something; return or raise what came of it."""
-        self.asked += 1
+        if not self.heard:
+            self.heard = True
+            self.when_heard()
         self._send({"do": what, "of": [encode(value, self._reference) for value in values]})
         while True:
             message = self._receive()
@@ -217,11 +234,17 @@ def _is_harmless(what: str, values: list[Any]) -> bool:
     """Whether the code may do this with what the tests lent it."""
     if what in ("call", "iter", "next"):
         return True
-    if type(values[0]).__module__ != TESTS:
-        return False
-    if what in ("get", "set"):
-        return isinstance(values[1], str) and not values[1].startswith("_")
-    return what in (*BINARY, *ORDER, "bool", "contains", "eq", "getitem", "hash", "len", "str")
+    kind = type(values[0])
+    if what in ("get", "set") and isinstance(values[1], str):
+        if what == "get" and values[1] in ("__enter__", "__exit__"):
+            return kind.__module__ in (TESTS, _MOCKS)
+        if kind.__module__ == _MOCKS:
+            # What a mock has of its class, such as `return_value`, is for the tests, and an
+            # object of the code in a mock's place would say that it was called.
+            of_tests = hasattr(kind, values[1]) or values[1] in _KEPT
+            return not of_tests and (what == "get" or _is_plain(values[2]))
+        return kind.__module__ == TESTS and not values[1].startswith("_")
+    return kind.__module__ == TESTS and what in _OF_OBJECTS
 
 
 def _is_plain(value: Any) -> bool:

@@ -12,14 +12,15 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from traces.verifiers.sandbox.stand_in import CannotCross
+from traces.verifiers.sandbox.stand_in import TESTS, CannotCross
 
-TESTS = "__main__"
-"""Name of the module that the tests run as."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BEFORE_AND_AFTER = (
     "setup", "setup_class", "setup_method", "teardown", "teardown_class", "teardown_method",
 )  # fmt: skip
+_CARRIED = ("sys.stdout", "sys.stderr", "sys.path", "sys.dont_write_bytecode")
+"""What the code prints crosses, and what it imports is its own affair."""
+_LISTENERS = ("assertLogs", "assertWarns", "assertWarnsRegex")
 
 
 def why_idle(program: ast.Module) -> str | None:
@@ -42,6 +43,35 @@ def why_idle(program: ast.Module) -> str | None:
         return None
     tries = any(isinstance(node, ast.Assert | ast.Raise | ast.Call) for node in _run(program))
     return None if tries else "no tests to run"
+
+
+def what_is_set(program: ast.Module) -> str | None:
+    """Return what tests set or replace in modules, or listen to, that the code has its own of."""
+    nodes = list(ast.walk(program))
+    imported = {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in nodes:
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            words = ast.unparse(node)
+            if _root(node) in imported - {"unittest"} and not words.startswith(_CARRIED):
+                return words
+        if isinstance(node, ast.Call):
+            words = ast.unparse(node.func)
+            *_, last = ("", *words.split("."))
+            of_code = last == "object" and node.args and _root(node.args[0]) not in imported
+            if last in _LISTENERS or ("patch" in words.split(".") and not of_code):
+                return words
+    return None
+
+
+def _root(node: ast.AST) -> str | None:
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def defer_main(program: ast.Module) -> None:

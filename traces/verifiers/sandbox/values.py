@@ -45,6 +45,8 @@ _PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     datetime.datetime: lambda v: (v.isoformat(),),
     deque: lambda v: (list(v), v.maxlen),
 }
+PLAIN: tuple[type, ...] = (*PLAIN_BASES, type(None), bytearray, *_PARTS)
+"""What crosses by value, and what derives from it."""
 _MAKERS: dict[str, Callable[..., Any]] = {
     "complex": complex, "range": range, "slice": slice, "Fraction": Fraction, "Decimal": Decimal,
     "timedelta": datetime.timedelta, "date": datetime.date.fromisoformat,
