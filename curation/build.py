@@ -16,7 +16,7 @@ from curation import manifest as datasets
 from curation.config import CurationConfig
 from curation.examples import Example, Split
 from curation.filters import balance, cap_replay, drop_duplicates, drop_sealed, fits
-from curation.harvest import Candidate, harvest
+from curation.harvest import Candidate, Distrust, harvest
 from curation.manifest import FunnelStage, Manifest
 from curation.reasons import TOO_LONG
 from curation.split import Groups
@@ -179,20 +179,31 @@ def _harvest_all(
     config: CurationConfig,
     withdrawn: frozenset[str],
 ) -> tuple[list[Candidate], Groups, list[FunnelStage]]:
-    found: list[Candidate] = []
+    used = []
+    distrust = Distrust(withdrawn)
     groups = Groups()
     turns = 0
     unused_turns: Counter[str] = Counter()
-    left_out: Counter[str] = Counter()
     for bundle in bundles:
         turns += 1
         # Every turn takes part in the grouping, so that the split is the same for all slots.
         groups.add(bundle.turn.user, bundle.turn.conversation_id)
+        distrust.add(bundle)
         yielded = harvest(bundle, slot, profile, config, withdrawn)
-        found.extend(yielded.candidates)
-        left_out.update(yielded.dropped_hops)
         if yielded.reason is not None:
             unused_turns[yielded.reason] += 1
+        else:
+            used.append(yielded)
+    found: list[Candidate] = []
+    left_out: Counter[str] = Counter()
+    for yielded in used:
+        first = yielded.candidates[0]
+        reason = distrust.reason(first.example.conversation_id, first.order[0])
+        if reason is not None:
+            unused_turns[reason] += 1
+            continue
+        found.extend(yielded.candidates)
+        left_out.update(yielded.dropped_hops)
     completions = len(found) + left_out.total()
     return (
         found,

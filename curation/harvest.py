@@ -136,6 +136,38 @@ def untrusted(bundle: "TurnBundle", withdrawn: frozenset[str]) -> str | None:
     return None
 
 
+class Distrust:
+    """Since when each conversation teaches nothing, from all of its turns, in any order.
+
+    What an untrusted version said is in the views of the turns that follow, so these would teach
+    to go on from it.
+    """
+
+    def __init__(self, withdrawn: frozenset[str]) -> None:
+        """Trust no canary, nor the versions in `withdrawn`."""
+        self._withdrawn = withdrawn
+        self._since: dict[str, tuple[datetime, str]] = {}
+
+    def add(self, bundle: "TurnBundle") -> None:
+        """Note a turn."""
+        why, turn = untrusted(bundle, self._withdrawn), bundle.turn
+        if why is not None:
+            first = (turn.started_at, _AFTER[why])
+            before = self._since.get(turn.conversation_id, first)
+            self._since[turn.conversation_id] = min(before, first)
+
+    def reason(self, conversation_id: str, started_at: datetime) -> str | None:
+        """Return why a turn teaches nothing for what came before it; None if it may."""
+        since, why = self._since.get(conversation_id, (None, None))
+        return why if since is not None and started_at >= since else None
+
+
+_AFTER = {
+    reasons.CANARY: reasons.AFTER_CANARY,
+    reasons.ROLLED_BACK: reasons.AFTER_ROLLED_BACK,
+}
+
+
 def _turn_refusal(
     bundle: "TurnBundle", slot: str, profile: Profile, withdrawn: frozenset[str]
 ) -> str | None:

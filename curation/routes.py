@@ -14,12 +14,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from curation import reasons
 from curation.config import CurationConfig
 from curation.examples import normalise
-from curation.harvest import untrusted
+from curation.harvest import Distrust, untrusted
 from curation.split import Groups
 from serving.records import Feedback, content_id
 from serving.slots import Profile
@@ -91,18 +92,27 @@ def harvest_routes(
     of the sides that judge.
     """
     groups = Groups()
-    found: list[RouteRow] = []
+    distrust = Distrust(withdrawn)
+    yielded: list[tuple[datetime, RouteRow]] = []
     dropped: Counter[str] = Counter()
     superseded: set[str] = set()
     turns = 0
     for bundle in bundles:
         turns += 1
         groups.add(bundle.turn.user, bundle.turn.conversation_id)
+        distrust.add(bundle)
         if bundle.turn.supersedes is not None:
             superseded.add(bundle.turn.supersedes)
         row = route_row(bundle, profile, config, withdrawn)
         if isinstance(row, str):
             dropped[row] += 1
+        else:
+            yielded.append((bundle.turn.started_at, row))
+    found: list[RouteRow] = []
+    for started_at, row in yielded:
+        reason = distrust.reason(row.conversation_id, started_at)
+        if reason is not None:
+            dropped[reason] += 1
         else:
             found.append(row)
     current = [row for row in found if row.turn_id not in superseded]

@@ -156,7 +156,10 @@ def train_stage(
 
 
 def _refuse_stale(settings: Settings, manifest: "Manifest") -> None:
-    """Refuse a dataset with turns of a version that was rolled back after it was made."""
+    """Refuse a dataset with turns of a version that was rolled back after it was made.
+
+    Or with later ones of conversations that such a version took part in.
+    """
     from curation.manifest import read_examples
     from traces.arms import turns_of
 
@@ -168,8 +171,8 @@ def _refuse_stale(settings: Settings, manifest: "Manifest") -> None:
     if theirs:
         raise DatasetStale(
             f"Dataset {short_digest(manifest.digest)!r} holds {len(theirs)} turns of versions that "
-            "were rolled back since it was made. Make a new one with 'flows run curate --slot "
-            f"{manifest.slot}'."
+            "were rolled back since it was made, or that came after one in its conversation. Make "
+            f"a new one with 'flows run curate --slot {manifest.slot}'."
         )
 
 
