@@ -113,16 +113,25 @@ def watch(settings: Settings) -> "list[RolloutReport]":
 
 def begin_stage(settings: Settings, report: "GateReport") -> "PromotionResult":
     """Give the challenger of a passed report the first step of its slot's traffic."""
+    return begin(settings, report, settings.canary.steps[0])
+
+
+def begin(settings: Settings, report: "GateReport", percent: float) -> "PromotionResult":
+    """Give a report's challenger a part of the traffic; say what is known of it from before."""
+    from promotion.canary.rollout import known_before
     from promotion.promote import begin_canary
 
+    url = settings.registry.url
     verify = stages.artifact_check(settings, report.slot, report.challenger_digest)
-    return begin_canary(
-        settings.home,
-        report,
-        settings.canary.steps[0],
-        verify=verify,
-        registry_url=settings.registry.url,
-    )
+    result = begin_canary(settings.home, report, percent, verify=verify, registry_url=url)
+    try:
+        known = known_before(settings.home, report.slot, settings.canary, url)
+    except MolError as error:
+        # It has begun all the same, and whoever looks at it next finds the same.
+        known = f"What is known of it from before could not be read: {error}"
+    if known is None:
+        return result
+    return result.model_copy(update={"message": f"{result.message} {known}"})
 
 
 def hold(settings: Settings, slot: str, by: str | None, reason: str | None, held: bool) -> str:

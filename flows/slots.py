@@ -5,7 +5,7 @@ Each change goes through the registry, and then to the `slots.json` that serving
 
 from typing import TYPE_CHECKING, Any
 
-from flows import stages
+from flows import canaries, stages
 from flows.config import Settings
 
 if TYPE_CHECKING:
@@ -92,15 +92,10 @@ def begin_canary(
         NothingMade: if the gate has not judged it.
         UnknownSlot, UnknownAdapter: if the registry does not know one of them.
     """
-    from promotion.promote import begin_canary
-
     report = _report(settings, slot, adapter)
     if override is not None:
         stages.override_stage(settings, report, *override)
-    verify = stages.artifact_check(settings, report.slot, report.challenger_digest)
-    return begin_canary(
-        settings.home, report, percent, verify=verify, registry_url=settings.registry.url
-    )
+    return canaries.begin(settings, report, percent)
 
 
 def end_canary(settings: Settings, slot: str) -> "PromotionResult":

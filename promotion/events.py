@@ -23,8 +23,6 @@ from serving.records import canonical_json
 from serving.slot_table import SlotTraits
 
 _STREAMED = {"yield_per": 1000}
-_PAGE = 20
-"""Events that are read at a time where the newest few will do."""
 
 
 def append_event(
@@ -112,18 +110,27 @@ def newest_moves(
 
 
 def canary_events(connection: sa.Connection, slot: str) -> tuple[Event, ...]:
-    """Return the events since the canary that runs began, oldest first; none without one."""
+    """Return the events since the canary that runs was first on trial; none without one.
+
+    Oldest first; trials before it did harm, or was champion, are over for good.
+    """
     columns = events_table.c
-    query = sa.select(events_table).where(columns.slot == slot).order_by(columns.seq.desc())
-    found: list[Event] = []
-    while page := [event_in(row) for row in connection.execute(query.limit(_PAGE))]:
-        for event in page:
-            canary = event.state.canary
-            if canary is None or (found and canary != found[-1].state.canary):
-                return tuple(reversed(found))
-            found.append(event)
-        query = query.where(columns.seq < page[-1].seq)
-    return tuple(reversed(found))
+    last = next(read_events(connection, slot, newest=1), None)
+    if last is None or last.state.canary is None:
+        return ()
+    digest = last.state.canary
+    canaries = sa.and_(columns.slot == slot, columns.kind == "canary")
+    harm = columns.payload.contains(f'"rolled_back":"{digest}"', autoescape=True)
+    closed = [
+        connection.scalar(sa.select(sa.func.max(columns.seq)).where(which)) or 0
+        for which in (sa.and_(canaries, harm), columns.champion == digest)
+    ]
+    on_trial = columns.payload.contains(f'"canary":"{digest}"', autoescape=True)
+    first = sa.select(sa.func.min(columns.seq)).where(canaries, on_trial, columns.seq > max(closed))
+    since = sa.select(events_table).where(
+        columns.slot == slot, columns.seq >= connection.scalar(first)
+    )
+    return tuple(map(event_in, connection.execute(since.order_by(columns.seq))))
 
 
 def _next_move(connection: sa.Connection, slot: str, seq: int) -> datetime | None:

@@ -27,7 +27,7 @@ class SlotLog:
         self._database = database
 
     def canary(self, slot: str) -> tuple[Event, ...]:
-        """Return the events since the canary that runs began, oldest first; none without one."""
+        """Return the events since the canary that runs was first on trial; none without one."""
         with self._database.reading() as connection:
             return canary_events(connection, slot)
 

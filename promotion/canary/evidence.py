@@ -1,5 +1,6 @@
 """The evidence about a version on trial, from what is in the lake."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ from promotion.canary.guards import MOST_DURATIONS, Evidence, paired_evidence
 from promotion.canary.trials import Promoted, Rollout
 from promotion.canary.units import Judged, Unit, judged_units, units_of
 from serving.records import short_digest
-from traces.arms import ArmTurns, read_arms
+from traces.arms import ArmTurn, ArmTurns, read_arms
 from traces.errors import LakeNotFound
 
 _TURNS_A_CONVERSATION = 5
@@ -26,20 +27,34 @@ class Side:
     judged: tuple[Judged, ...]
     whole: bool = False
     """Whether these are all that are to be looked at."""
+    turns: tuple[ArmTurn, ...] = ()
+    """What the units were made from."""
 
 
 def canary_evidence(
     home: Path, rollout: Rollout, champion: str | None, config: CanaryConfig
 ) -> Evidence:
-    """Return what the guards say of a canary beside its champion."""
+    """Return what the guards say of a canary beside its champion, in all its trials.
+
+    Between two of them nothing was drawn, so what the champion answered then is no comparison.
+    """
     slot, began_at = rollout.slot, rollout.began_at
-    now = _read(home, slot, (rollout.digest, champion), began_at)
+    pair = (rollout.digest, champion)
+    parts = [_read(home, slot, pair, trial.since, trial.until) for trial in rollout.trials]
+    turns = tuple(turn for part in parts for turn in part.turns)
+    now = ArmTurns(turns, parts[-1].known_until)
     before = _read(
         home, slot, (champion,), began_at - _LATENCY_FROM, began_at, newest=MOST_DURATIONS
     )
     side = _side(now, rollout.digest, config)
     earlier_s = [turn.latency_s for turn in before.turns]
-    return paired_evidence(side.units, side.judged, config, earlier_s)
+    return with_openings(paired_evidence(side.units, side.judged, config, earlier_s), side.turns)
+
+
+def with_openings(evidence: Evidence, turns: Iterable[ArmTurn]) -> Evidence:
+    """Return evidence with how much of the traffic told nobody's conversation apart."""
+    units = [turn.unit for turn in turns if turn.nameless]
+    return replace(evidence, nameless_turns=len(units), openings=len(set(units)))
 
 
 def sides_of(home: Path, promoted: Promoted, config: CanaryConfig) -> tuple[Side, Side]:
@@ -61,7 +76,7 @@ def sides_of(home: Path, promoted: Promoted, config: CanaryConfig) -> tuple[Side
 def _side(arms: ArmTurns, canary: str, config: CanaryConfig) -> Side:
     units = units_of(arms, short_digest(canary), timedelta(seconds=config.quiet_s))
     judged = judged_units(units, arms.known_until) if arms.known_until is not None else []
-    return Side(tuple(units), tuple(judged))
+    return Side(tuple(units), tuple(judged), turns=arms.turns)
 
 
 def _read(

@@ -50,6 +50,10 @@ class Evidence:
     verdict: Verdict
     times: tuple[datetime, ...]
     """When the pairs that tell of failures became final."""
+    nameless_turns: int = 0
+    """Turns whose callers named neither conversation nor user."""
+    openings: int = 0
+    """Ways in which those began; each is one conversation here."""
 
     def pairs_since(self, moment: datetime) -> int:
         """Return how many pairs that tell of failures came after a moment."""

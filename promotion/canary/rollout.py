@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from promotion.canary.config import CanaryConfig
-from promotion.canary.evidence import canary_evidence, sides_of
+from promotion.canary.evidence import canary_evidence, sides_of, with_openings
 from promotion.canary.forecast import Forecast, compare_with, keep_forecast, kept_forecast
 from promotion.canary.guards import Evidence, evidence_against
 from promotion.canary.harm import GuardState, Verdict
@@ -119,6 +119,18 @@ def look_at(home: Path, slot: str, config: CanaryConfig, registry: Registry) -> 
     return _watched(home, promoted, hold, config)
 
 
+def known_before(
+    home: Path, slot: str, config: CanaryConfig, registry_url: str | None = None
+) -> str | None:
+    """Return in words what earlier trials told of the canary that runs; None if it had none."""
+    with Registry.open(registry_url or home) as registry:
+        rollout, champion = rollout_of(registry.log.canary(slot)), registry.slot(slot).champion
+    if rollout is None or len(rollout.trials) == 1:
+        return None
+    verdict = canary_evidence(home, rollout, champion, config).verdict
+    return f"{_trials_say(rollout)}: {_guard_says(verdict)}."
+
+
 def _look_and_act(
     home: Path, registry: Registry, slot: str, config: CanaryConfig, verify_of: VerifyOf
 ) -> RolloutReport:
@@ -209,6 +221,7 @@ def _seen(
 ) -> RolloutReport:
     verdict, pairs = evidence.verdict, evidence.pairs_since(rollout.step_at)
     name, after = rollout.name, config.after(rollout.percent)
+    before = f" {_trials_say(rollout)}." if len(rollout.trials) > 1 else ""
     status: Status
     if verdict.harmful:
         status, words = "rolled_back", _harm(name, state.champion_name or BASE, verdict)
@@ -229,7 +242,7 @@ def _seen(
     return RolloutReport(
         slot=rollout.slot,
         status=status,
-        message=words,
+        message=words + before + _openings_say(evidence),
         version=name,
         beside=state.champion_name or BASE,
         percent=rollout.percent,
@@ -290,12 +303,13 @@ def _watched(
         return report
     before, now = sides_of(home, promoted, config)
     sides = ((before.units, before.judged), (now.units, now.judged))
-    evidence = evidence_against(*sides, config)
+    evidence = with_openings(evidence_against(*sides, config), now.turns)
     verdict, pairs = evidence.verdict, len(evidence.times)
     words = f"{pairs} conversations with an outcome since it is champion; no harm is shown."
     seen = {
         "status": "rolled_back" if verdict.harmful else "watched",
-        "message": _harm(name, beside, verdict) if verdict.harmful else words,
+        "message": (_harm(name, beside, verdict) if verdict.harmful else words)
+        + _openings_say(evidence),
         "pairs": pairs,
         "evidence": verdict.evidence,
         "threshold": verdict.threshold,
@@ -322,6 +336,23 @@ def _guard_says(verdict: Verdict) -> str:
     return (
         f"{worst.guard.replace('_', ' ')} {100 * worst.harm:+.1f} points over {worst.pairs} pairs, "
         f"evidence {verdict.evidence:.3g} to 1"
+    )
+
+
+def _trials_say(rollout: Rollout) -> str:
+    return (
+        f"It was on trial before, since {rollout.began_at:%Y-%m-%d %H:%M %Z}, and that evidence "
+        "goes on"
+    )
+
+
+def _openings_say(evidence: Evidence) -> str:
+    """Return in words what of the traffic counts little, with a space before; else nothing."""
+    if not evidence.nameless_turns:
+        return ""
+    return (
+        f" {evidence.nameless_turns} turns named neither conversation nor user: by how they begin, "
+        f"they count as {evidence.openings}."
     )
 
 

@@ -8,13 +8,26 @@ from promotion.state import BASE, CHAMPION_MOVES, Event
 from serving.records import AdapterVersion, Record
 
 
+class Trial(Record):
+    """A time in which a version had a part of the traffic."""
+
+    since: datetime
+    until: datetime | None = None
+    """None while it has it."""
+
+
 class Rollout(Record):
     """A canary that runs, as the log tells it."""
 
     slot: str
     digest: str
     percent: float
-    began_at: datetime
+    trials: tuple[Trial, ...]
+    """Its times on trial beside this champion, oldest first; the last one goes on.
+
+    Who ends a canary and begins it again has the same evidence. Only harm that the guards found
+    closes it, as a new gate attempt or a person's word is needed then, and being champion.
+    """
     step_at: datetime
     """When it got the traffic that it has."""
     report_key: str | None
@@ -24,6 +37,11 @@ class Rollout(Record):
     def name(self) -> str:
         """Name it is served under."""
         return AdapterVersion(slot=self.slot, digest=self.digest).name
+
+    @property
+    def began_at(self) -> datetime:
+        """When the first trial began whose evidence counts."""
+        return self.trials[0].since
 
 
 class Promoted(Record):
@@ -41,19 +59,28 @@ class Promoted(Record):
 def rollout_of(events: Iterable[Event]) -> Rollout | None:
     """Return the canary that a slot's events leave running, None if there is none.
 
-    Its own events are enough, oldest first (`Registry.log.canary`).
+    Those since its first trial are enough, oldest first (`Registry.log.canary`).
     """
     running: Rollout | None = None
+    beside: str | None = None
+    ended: dict[tuple[str, str | None], tuple[Trial, ...]] = {}
     for event in events:
         state = event.state
-        if state.canary is None:
+        if running is not None and running.digest != state.canary:
+            over = running.trials[-1].model_copy(update={"until": event.at})
+            ended[running.digest, beside] = (*running.trials[:-1], over)
             running = None
-        elif running is None or running.digest != state.canary:
+        closed = (event.note.get("rolled_back"), state.champion)
+        ended = {key: past for key, past in ended.items() if key[0] not in closed}
+        if state.canary is None:
+            continue
+        if running is None:
+            beside = state.champion
             running = Rollout(
                 slot=event.slot,
                 digest=state.canary,
                 percent=state.canary_percent,
-                began_at=event.at,
+                trials=(*ended.get((state.canary, beside), ()), Trial(since=event.at)),
                 step_at=event.at,
                 report_key=_report_key(event),
             )

@@ -1,13 +1,16 @@
 """Conversations as units: one count each, in the order in which they became final.
 
 Serving draws the version by conversation (`serving.leases`), so turns of one conversation are
-not independent: together they are one unit, and its badness on a guard is their mean. Pure.
+not independent: together they are one unit, and its badness on a guard is their mean. Where the
+caller named neither conversation nor user, how it began draws the version: all that begins alike
+is one unit. Pure.
 
 The rule, for every guard:
 
 - A unit is the conversation's turns since the canary began, up to the first pause of `quiet`,
   and only those by the version that had the first of them. What comes later, or from the other
-  version because the canary has grown, is left out.
+  version because the canary has grown, is left out. What begins alike may never pause: of it the
+  turns of the first `quiet` count.
 - It is final once it was quiet, and its value is what was known at that moment. Nothing that
   comes afterwards changes it.
 - Whether it failed may be told much later. A unit of which nobody had said anything when it
@@ -93,9 +96,12 @@ def judge(unit: Unit, known_until: datetime) -> Judged | None:
 
 def _first_sitting(turns: Sequence[ArmTurn], quiet: timedelta) -> Iterable[ArmTurn]:
     """Yield a conversation's turns up to the first pause, or to the first by another version."""
-    ended = turns[0].ended_at
+    first = turns[0]
+    ended = first.ended_at
     for turn in turns:
-        if turn.version != turns[0].version or turn.started_at > ended + quiet:
+        if turn.version != first.version or turn.started_at > ended + quiet:
+            return
+        if first.nameless and turn.started_at > first.started_at + quiet:
             return
         yield turn
         ended = max(ended, turn.ended_at)

@@ -237,3 +237,18 @@ def test_what_a_refusal_asks_for_brings_a_withdrawn_version_back(trial) -> None:
         assert (state.champion_name, state.canary_name) == (champion, canary)
         assert registry.events("L2")[-1].note["by"] == "ann"
         registry.verify_chain()
+
+
+def test_a_canary_that_begins_again_says_what_was_known_of_it(trial) -> None:
+    settings, _, canary = trial
+
+    def said(*words: str) -> str:
+        where = ("--home", str(settings.home), "--base", str(settings.base))
+        done = CliRunner().invoke(app, ["slots", "canary", "L2", *words, *where])
+        assert done.exit_code == 0, (done.output, done.exception)
+        return " ".join(done.output.split())
+
+    assert "on trial before" not in said("--end")
+    again = said(canary, "--percent", "20")
+    assert "It was on trial before, since " in again
+    assert "that evidence goes on: failures +0.0 points over 0 pairs, evidence 1 to 1." in again

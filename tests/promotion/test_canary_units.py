@@ -71,6 +71,16 @@ def test_a_conversation_is_one_unit_whatever_its_turns() -> None:
     assert judged == Judged(canary=False, final_at=minutes(39), failures=0.5)
 
 
+def test_of_what_begins_alike_and_never_pauses_the_first_turns_count() -> None:
+    turns = [turn("opening:1", n, nameless=True, refused=n < 31) for n in range(200)]
+    (unit,) = units(*turns)
+    assert (unit.turns[-1].started_at, unit.final_at) == (minutes(30), minutes(60))
+    assert unit.refusals == 1
+    # A conversation that somebody named goes on as long as it does.
+    (named,) = units(*(turn("c1", n) for n in range(200)))
+    assert len(named.turns) == 200
+
+
 def test_what_comes_after_a_pause_or_from_the_other_version_is_left_out() -> None:
     (paused,) = units(turn("c1", 0), turn("c1", 29), turn("c1", 60))
     assert [t.started_at for t in paused.turns] == [minutes(0), minutes(29)]

@@ -27,6 +27,51 @@ def test_a_canary_is_told_by_its_own_events(registry: Registry) -> None:
     assert rollout_of(own) == rollout_of(registry.events("L2"))
 
 
+def test_a_canary_that_was_ended_and_begun_again_is_the_same_one(registry: Registry) -> None:
+    def begin(challenger: int, champion: int = 1, percent: float = 5, seed: int = 0) -> None:
+        report = gated(registry, champion, challenger, seed=seed)
+        registry.begin_canary("L2", digest_of(challenger), percent, report)
+
+    def generation() -> int:
+        return registry.slot("L2").generation
+
+    def trials() -> list[tuple[int, int | None]]:
+        """Return since and until which of the slot's events the canary that runs was on trial."""
+        every = registry.events("L2")
+        own, numbers = rollout_of(registry.log.canary("L2")), {e.at: e.seq for e in every}
+        assert own is not None
+        assert own == rollout_of(every)
+        assert own.began_at == own.trials[0].since
+        return [(numbers[t.since], numbers.get(t.until)) for t in own.trials]
+
+    registry.bootstrap("L2", digest_of(1))
+    begin(2)
+    begin(2, percent=20)
+    registry.end_canary("L2")
+    begin(3)
+    registry.end_canary("L2")
+    begin(2)
+    assert trials() == [(2, 4), (7, None)]
+    registry.end_canary("L2")
+
+    # Beside another champion it is another question, and the same beside the first one again.
+    registry.promote("L2", digest_of(4), generation(), gated(registry, 1, 4))
+    begin(2, champion=4)
+    assert trials() == [(10, None)]
+    registry.rollback("L2")
+    begin(2)
+    assert trials() == [(2, 4), (7, 8), (12, None)]
+
+    # Harm that was found closes it: what speaks for the version is newer then. So does a promotion.
+    registry.end_canary("L2", note=HARM | {"rolled_back": digest_of(2)})
+    begin(2, seed=1)
+    assert trials() == [(14, None)]
+    registry.promote("L2", digest_of(2), generation(), gated(registry, 1, 2, seed=1))
+    registry.promote("L2", digest_of(1), generation(), gated(registry, 2, 1))
+    begin(2, seed=2)
+    assert trials() == [(17, None)]
+
+
 def test_a_promotion_is_told_by_the_newest_two_moves(registry: Registry) -> None:
     registry.bootstrap("L2", digest_of(1))
     registry.promote("L2", digest_of(2), 1, gated(registry, 1, 2))
