@@ -58,8 +58,13 @@ def make_home(folder: Path, verified: int, unverified: int, first: int = 0, **od
 
 
 @contextlib.contextmanager
-def judge_server(decide: Decide, *, lives: int = 10**9) -> Iterator[str]:
-    """Yield the address of an OpenAI-compatible server; after `lives` calls it answers 503."""
+def judge_server(
+    decide: Decide, *, lives: int = 10**9, refuses: Callable[[dict[str, Any]], bool] | None = None
+) -> Iterator[str]:
+    """Yield the address of an OpenAI-compatible server.
+
+    After `lives` calls it answers 503, and 400 to a body that it `refuses`.
+    """
     calls = 0
 
     async def chat(request: Request) -> Response:
@@ -68,7 +73,9 @@ def judge_server(decide: Decide, *, lives: int = 10**9) -> Iterator[str]:
         if calls > lives:
             return JSONResponse({"error": {"message": "gone"}}, 503)
         body = await request.json()
-        assert body["structured_outputs"] == {"choice": ["A", "B"]}
+        if refuses is not None and refuses(body):
+            return JSONResponse({"error": {"message": "Unrecognized argument"}}, 400)
+        assert refuses is not None or body["structured_outputs"] == {"choice": ["A", "B"]}
         text = body["messages"][-1]["content"]
         mark, record = text.splitlines()[:2]
         assert text.count(mark) == 2
@@ -243,3 +250,42 @@ def test_the_real_engine_answers_with_one_letter(tmp_path: Path) -> None:
     assert report.agreement.flips + report.agreement.judged == report.agreement.turns == 30
     assert report.refused is not None
     assert report.calls == 60
+
+
+def test_a_server_that_knows_no_lists_of_answers_is_asked_without(tmp_path: Path) -> None:
+    home = make_home(tmp_path, verified=40, unverified=6)
+
+    report = judged(home, honest, refuses=lambda body: "structured_outputs" in body)
+
+    assert (report.refused, report.stopped) == (None, None)
+    assert report.verdicts == {"pass": 3, "fail": 3, "none": 0}
+    assert len(verdicts(home)) == 46
+    (tmp_path / "short").mkdir()
+    short = make_home(tmp_path / "short", verified=40, unverified=0)
+    report = judged(short, honest, budget=70, refuses=lambda body: "structured_outputs" in body)
+    assert report.calls <= 70
+
+
+def test_a_server_that_refuses_everything_has_said_nothing_and_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    home = make_home(tmp_path, verified=40, unverified=6)
+
+    report = judged(home, honest, refuses=lambda body: True)
+
+    assert report.stopped is not None
+    assert "Unrecognized argument" in report.stopped
+    assert verdicts(home) == []
+    assert judged(home, honest).verdicts == {"pass": 3, "fail": 3, "none": 0}
+
+
+def test_a_question_that_is_refused_for_what_it_asks_gets_no_verdict_and_is_not_asked_again(
+    tmp_path: Path,
+) -> None:
+    home = make_home(tmp_path, verified=40, unverified=6)
+
+    report = judged(home, honest, refuses=lambda body: "list 45" in str(body["messages"]))
+
+    assert (report.stopped, report.verdicts) == (None, {"pass": 3, "fail": 2, "none": 1})
+    assert dict(verdicts(home))["t045"] is None
+    assert judged(home, honest).calls == 0

@@ -24,6 +24,7 @@ from traces.attribution.judge_prompt import (
     FLIPPED,
     LETTERS,
     PROMPT_DIGEST,
+    REFUSED,
     Verdict,
     prompts,
     verdict_of,
@@ -70,6 +71,8 @@ class _Judge:
     progress: Progress | None
     calls: int = 0
     stopped: str | None = None
+    constrained: bool | None = None
+    """Whether its server takes a list of letters; None until it has answered at all."""
 
     @property
     def name(self) -> str:
@@ -81,18 +84,26 @@ class _Judge:
         return verdict_of(*said)
 
     async def _ask(self, messages: tuple[Message, ...]) -> str:
-        self.calls += 1
-        request = ChatRequest(self.model, messages, max_tokens=_MAX_TOKENS, choices=LETTERS)
+        """Ask for one of the letters; of a server that knows no such lists, for an answer."""
+        choices = () if self.constrained is False else LETTERS
         try:
-            result = await self.engine.chat(request)
+            said = await self._call(messages, choices)
         except EngineRefused as refusal:
-            if refusal.of_the_request:
-                return ""
-            raise
+            if not choices or self.constrained is True or not refusal.of_the_request:
+                raise
+            said, choices = await self._call(messages, ()), ()
+        if self.constrained is None:
+            self.constrained = bool(choices)
+        return said
+
+    async def _call(self, messages: tuple[Message, ...], choices: tuple[str, ...]) -> str:
+        self.calls += 1
+        request = ChatRequest(self.model, messages, max_tokens=_MAX_TOKENS, choices=choices)
+        try:
+            return (await self.engine.chat(request)).message.content
         finally:
             if self.progress is not None:
                 self.progress(min(self.calls, self.budget), self.budget)
-        return result.message.content
 
 
 async def judge_turns(
@@ -157,10 +168,15 @@ def _unasked(connection: duckdb.DuckDBPyConnection, wanted: str, name: str) -> l
 
 
 async def _judge_all(lake: Lake, judge: _Judge, turn_ids: Sequence[str]) -> list[Verdict]:
-    """Ask about turns until the budget is spent or the server is gone; return what was stored."""
+    """Ask about turns until the budget is spent or the server is gone; return what was stored.
+
+    Of a server that refuses whatever it is asked nothing is stored: it is asked again.
+    """
     done: list[Verdict] = []
     while judge.stopped is None and len(done) < len(turn_ids):
-        affordable = (judge.budget - judge.calls) // _CALLS_A_TURN
+        # Until it has answered, a question may have to be asked without its letters as well.
+        each = _CALLS_A_TURN * (2 if judge.constrained is None else 1)
+        affordable = (judge.budget - judge.calls) // each
         ids = turn_ids[len(done) : len(done) + min(_TURNS_AT_ONCE, affordable)]
         if not ids:
             break
@@ -168,6 +184,12 @@ async def _judge_all(lake: Lake, judge: _Judge, turn_ids: Sequence[str]) -> list
         results = await asyncio.gather(*map(judge.verdict, bundles), return_exceptions=True)
         rows = []
         for bundle, result in zip(bundles, results, strict=True):
+            if (
+                isinstance(result, EngineRefused)
+                and result.of_the_request
+                and judge.constrained is not None
+            ):
+                result = Verdict(None, REFUSED)
             if isinstance(result, Verdict):
                 rows.append(_row(bundle.turn.turn_id, judge.name, result))
                 done.append(result)

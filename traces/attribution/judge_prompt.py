@@ -15,6 +15,7 @@ from traces.bundles import TurnBundle
 
 LETTERS = ("A", "B")
 FLIPPED = "the verdict follows the order of the options"
+REFUSED = "the server refused the question"
 UNREADABLE = "the answer is none of the letters"
 _PART_CHARS = 3000
 _PARTS = 24
