@@ -44,6 +44,18 @@ def with_propensity(records, decision, propensity):
     return altered(records, spoil)
 
 
+def asked_again(records):
+    """Return the records, each failure's turn superseded by the next of its conversation."""
+    wrong = {t.turn_id for t in turns_of(records) if t.answer.content == "wrong"}
+    before = {(t.conversation_id, t.position): t.turn_id for t in turns_of(records)}
+
+    def repeat(turn):
+        last = before.get((turn.conversation_id, turn.position - 1))
+        return turn.model_copy(update={"supersedes": last}) if last in wrong else turn
+
+    return [repeat(r) if isinstance(r, Turn) else r for r in records]
+
+
 def without_draws(records):
     drawn = {t.turn_id for t in turns_of(records) if t.decision == "explored"}
     return [
@@ -71,6 +83,8 @@ def odd_turns(router):
         *made("unsure", 1.0, decision="unsure", slot="base"),
         *made("sticky", None, decision="sticky"),
         *made("failed", status="failed", slot=None, answer=None),
+        *made("fell", status="failed", answer=None),
+        *made("left", status="abandoned", answer=None),
         *made("unheard", judged=False),
         *made("shown", judged=False),
         *made("gone", slot="L9"),
@@ -92,6 +106,7 @@ def home(explored, tmp_path_factory):
         *explored,
         *explored_records(5, 0.0, seed=9, prefix="quiet"),
         *explored_records(20, 0.1, seed=8, prefix="tenth"),
+        *asked_again(explored_records(30, 0.3, seed=2, prefix="again")),
         *traffic(9),
         *odd_turns(router),
         *with_propensity(explored_records(10, 0.3, seed=7, prefix="lost"), "explored", None),
@@ -184,10 +199,24 @@ def test_times_with_and_without_exploration_may_share_a_lake(home):
 
 def test_turns_that_rules_settle_or_nobody_answered_or_judged_are_left_out(home):
     found = read_logged(home, LABELS, begins("c0___", "odd"))
-    assert len(found.turns) == 160
+    assert len(found.turns) == 161
     assert found.left_out == {
-        "not_explored": 2, "not_routed": 1, "not_answered": 1, "no_outcome": 2, "other_slots": 1,
+        "not_explored": 2, "not_routed": 1, "not_answered": 2, "no_outcome": 2, "other_slots": 1,
     }  # fmt: skip
+
+
+def test_a_slot_that_left_its_turn_without_an_answer_had_no_success(home):
+    found = read_logged(home, LABELS, begins("c0___", "odd"), tiers=("A",))
+    assert [t.success for t in found.turns if t.turn_id == "odd-fell"] == [False]
+
+
+def test_a_turn_that_was_asked_again_counts_with_what_was_said_of_it(home):
+    made = {t.turn_id: t for t in turns_of(explored_records(30, 0.3, seed=2, prefix="again"))}
+    found = read_logged(home, LABELS, begins("again"))
+    assert found.left_out == {}
+    assert {t.turn_id: t.success for t in found.turns} == {
+        turn_id: turn.answer.content == "right" for turn_id, turn in made.items()
+    }
 
 
 @pytest.mark.parametrize(

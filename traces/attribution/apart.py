@@ -5,11 +5,13 @@ model answered. `truncated`: the answer was cut at its token limit. The first th
 The same rule stands here for records and for SQL; a test compares them.
 """
 
+import re
 from typing import Literal
 
 from serving.records import Turn
 from traces.attribution.outcomes import CHECKED, ENGINE, Outcome
 
+_EXPLICIT = re.compile('"kind":"(?:thumb|edit)"')
 Apart = Literal["canary", "engine", "truncated"]
 
 
@@ -31,11 +33,16 @@ def apart_sql(turns: str = "t", outcomes: str = "o") -> str:
         WHEN {outcomes}.truncated THEN 'truncated' END"""
 
 
-def one_sided_sql(outcomes: str = "o") -> str:
-    """Render whether a turn is known to have failed only because it failed, under this alias.
+def is_one_sided(outcome: Outcome) -> bool:
+    """Return whether a turn is known to have failed only because it failed.
 
     A broken call shows by itself, a right answer does not: where no deployment's check and no
     user spoke, such failures would stand beside no successes. No share of successes counts them.
     """
+    return outcome.rule == CHECKED and not _EXPLICIT.search(outcome.signals)
+
+
+def one_sided_sql(outcomes: str = "o") -> str:
+    """Render `is_one_sided` for rows of the outcomes under this alias."""
     return f"""({outcomes}.rule = '{CHECKED}'
-        AND NOT regexp_matches({outcomes}.signals, '"kind":"(?:thumb|edit)"'))"""
+        AND NOT regexp_matches({outcomes}.signals, '{_EXPLICIT.pattern}'))"""

@@ -5,8 +5,10 @@ In: a home, the slots in force, a condition on what was known before the route. 
 conversation, and how many turns were left out why.
 
 A turn is left out only for what did not depend on the slot it got: its router did not explore, a
-rule or doubt settled it, its record is incomplete. Outcomes are the exception, for nobody can use
-a turn without one; where they are known more often for some slots, `off_policy` refuses.
+rule or doubt settled it, its record is incomplete. So one that its slot left without an answer is
+no success, and one that was asked again counts with what was said of it. Outcomes are the
+exception, for nobody can use a turn without one; where they are known more often for some slots,
+`off_policy` refuses.
 """
 
 import json
@@ -19,9 +21,10 @@ from typing import Any, Literal, NamedTuple
 import duckdb
 import numpy as np
 
-from serving.records import canonical_json, short_digest
-from traces.attribution.apart import one_sided_sql
+from serving.records import Feedback, canonical_json, short_digest
+from traces.attribution.apart import is_one_sided, one_sided_sql
 from traces.attribution.off_policy import EstimateRefused, Logged, check_draws
+from traces.attribution.outcomes import settle
 from traces.errors import QueryRefused
 from traces.joins.standing import SUPERSEDED
 from traces.storage.frugality import little_memory
@@ -62,13 +65,22 @@ _QUERY = """
         GROUP BY p.turn_id)
     SELECT t.turn_id, t.conversation_id, t."user", t.request, t.slot, t.digest, t.decision,
            t.status, t.origin, r.propensity, coalesce(r.router, t.source), r.choices,
-           o.success, o.tier, o.rule, {one_sided}
+           o.success, o.tier, o.rule, {one_sided},
+           CASE WHEN o.rule = '{superseded}' THEN o.signals END
     FROM turns t JOIN picked USING (turn_id) LEFT JOIN routes r USING (turn_id)
     LEFT JOIN outcomes o USING (turn_id)
     ORDER BY t.turn_id
 """
 
 Tier = Literal["A", "B"]
+
+
+class _Ended(NamedTuple):
+    """What settling needs of a turn."""
+
+    turn_id: str
+    user: str | None
+    status: str
 
 
 class _Row(NamedTuple):
@@ -93,6 +105,23 @@ class _Row(NamedTuple):
     rule: str | None
     one_sided: bool | None
     """Whether the turn is known only because it failed."""
+    signals: str | None
+    """What was said of a turn that was asked again."""
+
+    @property
+    def in_its_own_right(self) -> "_Row":
+        """The row with the outcome that it had if it had not been asked again."""
+        if self.signals is None:
+            return self
+        signals = [Feedback.model_validate(each) for each in json.loads(self.signals)]
+        ended = _Ended(self.turn_id, self.user, self.status)
+        found = settle(ended, signals)
+        return self._replace(
+            success=found.success,
+            tier=found.tier,
+            rule=found.rule,
+            one_sided=is_one_sided(found),
+        )
 
 
 class LoggedTurn(NamedTuple):
@@ -173,7 +202,7 @@ def read_logged(
     with Lake.open(home, read_only=True) as lake, little_memory(lake.connection):
         rows = _rows(lake.connection, where or "true")
     left_out: Counter[str] = Counter()
-    explored = _explored(rows, tuple(labels), left_out)
+    explored = [row.in_its_own_right for row in _explored(rows, tuple(labels), left_out)]
     epsilons = _checked_epsilons(explored, len(labels))
     _check_complete(rows, {row.router for row in explored})
     drawn_N = np.array([row.decision == "explored" for row in explored])
@@ -210,7 +239,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, where: str) -> list[_Row]:
                 f"{where[:80]!r} is no condition without subqueries, such as "
                 f"\"workload = 'chat'\". It may use {', '.join(KNOWN_BEFORE)}."
             )
-        query = _QUERY.format(where=where, one_sided=one_sided_sql())
+        query = _QUERY.format(where=where, one_sided=one_sided_sql(), superseded=SUPERSEDED)
         return [_Row(*row) for row in connection.execute(query).fetchall()]
     except duckdb.Error as error:
         first = str(error).strip().splitlines()[0]
@@ -344,17 +373,15 @@ def _chance_of_draw(row: _Row, slots: int) -> float:
 
 
 def _unusable(row: _Row, labels: Sequence[str], tiers: Sequence[Tier]) -> str | None:
-    if row.rule == SUPERSEDED:
-        return "superseded"
-    if row.status != "ok" or row.slot is None:
+    if row.slot is None or row.status == "abandoned":
         return "not_answered"
     if row.slot not in labels:
         return "other_slots"
     if row.tier == "C":
         return "implicit_only"
-    if row.success is None or row.tier is None or row.one_sided:
+    if row.success is None or row.one_sided:
         return "no_outcome"
-    return None if row.tier in tiers else "other_tier"
+    return None if row.status == "failed" or row.tier in tiers else "other_tier"
 
 
 def _logged(row: _Row) -> LoggedTurn:
