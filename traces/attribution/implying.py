@@ -19,6 +19,11 @@ from traces.storage.connections import lake_cursor
 _FETCH_ROWS = 1000
 _COMPARED_CHARS = 4000
 
+PLACED = "count(DISTINCT position) = count(*)"
+"""Whether each turn of a conversation has a place of its own: then places are their order, also
+where clocks run backwards. Turns that were asked anew from an earlier place share it; they, and
+what followed them, are in order of time."""
+
 # A conversation of one turn that was answered tells nothing. Of long requests the beginning is
 # read, and a digest tells whether they are the same; of answers, whether they end with a question.
 _EXCHANGES = f"""
@@ -29,10 +34,10 @@ _EXCHANGES = f"""
                 WHEN json_array_length(answer, '$.tool_calls') > 0 THEN 'call' ELSE said END,
            status, started_at, duration_s, supersedes
     FROM (SELECT *, json_extract_string(answer, '$.content') AS said FROM turns {{at}}) t
-    JOIN (SELECT conversation_id, count(*) AS turns FROM turns {{at}}
+    JOIN (SELECT conversation_id, count(*) AS turns, {PLACED} AS placed FROM turns {{at}}
           WHERE conversation_id <> '{NO_KEY}' GROUP BY conversation_id) c USING (conversation_id)
     WHERE c.turns > 1 OR status <> 'ok' OR coalesce(said, '') = ''
-    ORDER BY conversation_id, started_at, position, turn_id
+    ORDER BY conversation_id, if(c.placed, position, 0), started_at, position, turn_id
 """
 _KNOWN_UNTIL = """
     SELECT max(known) FROM (SELECT started_at AS known FROM turns {at}

@@ -1,7 +1,7 @@
 """Settle the outcomes of all turns: which signals are about which turn, and what they add up to.
 
-A signal names a turn, a response, a span or a conversation; it may have come before what it is
-about, or days later. In: the lake at one snapshot. Out: tables of a database of this process,
+A signal names a turn, a response, a span or a conversation; it may have been stored before what it
+is about, or days later. In: the lake at one snapshot. Out: tables of a database of this process,
 `judged.turns`, `judged.named` (which signals are about which turn), `judged.derived` (signals
 that attribution derives itself) and `judged.outcomes`.
 """
@@ -20,8 +20,9 @@ from serving.slots import Profile
 from traces.attribution.blame import may_blame
 from traces.attribution.derived import make_table
 from traces.attribution.floods import find_floods
-from traces.attribution.implying import imply
+from traces.attribution.implying import PLACED, imply
 from traces.attribution.outcomes import DERIVED, UNVERIFIED, Ended, Outcome, settle
+from traces.attribution.signals import DATED
 from traces.attribution.verifying import verify
 from traces.config import AttributionConfig
 from traces.joins.standing import superseded_turns_sql
@@ -32,11 +33,12 @@ from traces.storage.tables import arrow_table
 _FETCH_ROWS = 1000
 _BATCH_ROWS = 5000
 
-# A word about a conversation is about its last turn so far. TensorZero's metrics do not tell
-# whether they are about a response or an episode, which is a conversation. An agent's span is
-# no call; a word about it is about the turn of its trace.
-_NAMED = """
-    WITH signals AS (SELECT * FROM feedback {at}), stored AS (SELECT * FROM turns {at}),
+# A word about a conversation is about its last turn so far; one that is earlier than all its turns
+# is about none of them, unless it has no time. TensorZero's metrics do not tell whether they are
+# about a response or an episode, which is a conversation. An agent's span is no call; a word about
+# it is about the turn of its trace.
+_NAMED = f"""
+    WITH signals AS (SELECT * FROM feedback {{at}}), stored AS (SELECT * FROM turns {{at}}),
     named AS (
         SELECT feedback_id, target_id AS turn_id FROM signals WHERE target_kind = 'turn'
         UNION
@@ -45,17 +47,21 @@ _NAMED = """
           ON f.target_kind = 'response' AND f.target_id = t.response_id
         UNION
         SELECT f.feedback_id, t.turn_id FROM signals f
-        JOIN (SELECT * FROM span_events {at}) s
+        JOIN (SELECT * FROM span_events {{at}}) s
           ON s.name = 'span_agent' AND f.target_kind = 'response' AND f.target_id = s.span_id
         JOIN stored t ON t.turn_id IN ('otlp:' || s.trace_id, 'openinference:' || s.trace_id)
         UNION
         SELECT f.feedback_id, t.turn_id FROM signals f
         JOIN stored t ON f.target_id = t.conversation_id AND (f.target_kind = 'conversation'
             OR f.target_kind = 'response' AND f.source = 'tensorzero')
+            AND (t.started_at <= f.created_at OR f.created_at < TIMESTAMPTZ '{DATED.isoformat()}')
+        JOIN (SELECT conversation_id, {PLACED} AS placed FROM stored
+              SEMI JOIN signals ON target_id = conversation_id GROUP BY ALL) p
+          ON p.conversation_id = t.conversation_id
         QUALIFY row_number() OVER (
             PARTITION BY f.feedback_id
-            ORDER BY (t.started_at <= f.created_at) DESC, t.started_at DESC, t.position DESC,
-                     t.turn_id) = 1)
+            ORDER BY (t.started_at <= f.created_at) DESC, if(p.placed, t.position, 0) DESC,
+                     t.started_at DESC, t.position DESC, t.turn_id) = 1)
     SELECT feedback_id, turn_id FROM named SEMI JOIN stored USING (turn_id)
 """
 

@@ -22,6 +22,8 @@ AGAIN_WITHIN = timedelta(hours=1)
 """A request that comes back later than this is a new one."""
 QUIET = timedelta(minutes=30)
 """A conversation has ended when nothing came for so long and the lake knows of later things."""
+DATED = UNDATED + timedelta(days=366)
+"""Records before it have no time, but places that count as microseconds."""
 _TAIL_CHARS = 200
 
 
@@ -130,7 +132,7 @@ def _abandoned(
     """Return the signal that a user left after a missing or doubted answer."""
     ended = ended_at(turn.started_at, turn.duration_s)
     # Recordings without times do not tell how long nothing came.
-    if known_until is None or turn.started_at < UNDATED + timedelta(days=366):
+    if known_until is None or turn.started_at < DATED:
         return []
     if known_until - ended < QUIET:
         return []
