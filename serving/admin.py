@@ -24,8 +24,8 @@ from serving.errors import MolError
 from serving.exchange import RequestInvalid
 from serving.head import HeadInvalid
 from serving.loading import VersionRefused
-from serving.slot_table import SlotTableInvalid, parse_slot_file
-from serving.versions import StaleTable, Versions
+from serving.slot_table import SlotTableInvalid, StaleTable, parse_slot_file
+from serving.versions import Versions
 
 MAX_BODY_BYTES = 1 << 20
 BODY_S = 30.0
@@ -74,6 +74,7 @@ def create_admin(versions: Versions, table_path: Path, keys: Keys) -> Starlette:
             "ready": versions.ready,
             "missing": versions.missing,
             "last_error": versions.last_error,
+            "verified": versions.verified,
         }
         return JSONResponse(said, status_code=200 if versions.ready else 503)
 

@@ -262,7 +262,7 @@ class FullTurns:
             canaries=lease.canaries,
             attempts=self.config.attempts,
             hop_timeout_s=self.config.timeouts.hop_s,
-            restore=self.versions.ensure,
+            lost=self.versions.lost,
             on_hop=self._record,
         )
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.config import RouterConfig
-from serving.head import RouterHead
+from serving.errors import MolError
+from serving.head import HeadInvalid, RouterHead
 from serving.leases import Lease
-from serving.slot_table import SlotFile, effective_profile
+from serving.loading import Verify
+from serving.slot_table import SlotEntry, SlotFile, effective_profile
 from serving.slots import Profile
 
 _TABLES_IN_MEMORY = 8
@@ -30,7 +32,11 @@ class Harness:
 class Harnesses:
     """Makes the harness of a slot table, once each."""
 
-    def __init__(self, profile: Profile, home: Path, router: RouterConfig) -> None:
+    def __init__(
+        self, profile: Profile, home: Path, router: RouterConfig, verify: Verify | None = None
+    ) -> None:
+        """`verify` raises a `MolError` for a version that must not be loaded."""
+        self._verify = verify
         self._profile = profile
         self._home = home
         self._router = router
@@ -59,6 +65,12 @@ class Harnesses:
         Raises:
             HeadInvalid: saying why.
         """
+        head = self._head(table)
+        if self._verify is not None and head is not None and head.champion and head.digest:
+            try:
+                self._verify(head.champion, head.digest, self._home / str(head.path))
+            except MolError as error:
+                raise HeadInvalid(f"{head.champion!r} is not loaded: {error}") from error
         self.make(table, table)
 
     def make(self, served: SlotFile, table: SlotFile) -> Harness:
@@ -69,10 +81,15 @@ class Harnesses:
         """
         profile = effective_profile(self._profile, served)
         rules = tuple((e.slot, e.routing_rule) for e in served.slots if e.routing_rule)
-        head = next((e for e in table.slots if e.role == "head" and e.path), None)
-        loaded = None
-        if self._router.mode == "head" and head is not None and head.path is not None:
+        head, loaded = self._head(table), None
+        if head is not None and head.path is not None:
             loaded = RouterHead.load(
                 self._home / head.path, head.digest, effective_profile(self._profile, table).labels
             )
         return Harness(profile, rules, loaded)
+
+    def _head(self, table: SlotFile) -> SlotEntry | None:
+        """Return the head that a table routes by, None if there is none."""
+        if self._router.mode != "head":
+            return None
+        return next((e for e in table.slots if e.role == "head" and e.path), None)

@@ -8,7 +8,7 @@ supersedes.
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -19,6 +19,8 @@ from serving.config import RouterConfig
 from serving.engine import ChatRequest, ChatResult, Delta, Engine, OnDelta
 from serving.errors import BrokenAnswer, EngineRefused, EngineUnavailable, MolError
 from serving.head import RouterHead
+from serving.loading import VersionRefused
+from serving.lost import LostNames
 from serving.records import (
     Decision,
     Hop,
@@ -58,8 +60,8 @@ class Server:
     attempts: int = 1
     """Tries of a call that got no answer at all."""
     hop_timeout_s: float | None = None
-    restore: Callable[[str], Awaitable[None]] | None = None
-    """Has the engine load a name again that it lost."""
+    lost: LostNames | None = None
+    """Brings back the names that the engine lost; calls under them wait."""
     rng: random.Random = _RNG
     """Draws the explored turns."""
     on_hop: Callable[[Hop], None] = lambda hop: None
@@ -137,8 +139,15 @@ async def run_hop(
         TurnFailed: if the last attempt fails.
     """
     started: list[Delta] = []
+    mark: int | None = None
+
+    def check_trust() -> None:
+        if server.lost and mark is not None and not server.lost.trusts(request.model, mark):
+            raise EngineUnavailable(f"The engine lost {request.model!r} while it was asked.")
 
     async def watched(delta: Delta) -> None:
+        if not started:
+            check_trust()
         started.append(delta)
         assert on_delta is not None
         await on_delta(delta)
@@ -150,11 +159,14 @@ async def run_hop(
         )
         hop = _Draft(server, turn, role, request, supersedes)
         try:
+            mark = await server.lost.settled(request.model) if server.lost else None
             result = await server.engine.chat(request, watched if on_delta else None)
-        except (EngineRefused, EngineUnavailable) as problem:
+            if not started:
+                check_trust()
+        except (EngineRefused, EngineUnavailable, VersionRefused) as problem:
             failed = hop.failed(problem)
             last = attempt + 1 == server.attempts
-            if last or started or not await _is_mended(server, request.model, problem):
+            if last or started or not await _is_mended(server, request.model, problem, mark):
                 turn.error = str(problem)
                 raise TurnFailed(turn) from problem
             supersedes = failed.hop_id
@@ -192,14 +204,14 @@ def record_failed_route(server: Server, turn: OpenTurn, model: str, problem: Mol
     draft.record("engine_error", error=str(problem), params=canonical_json({}))
 
 
-async def _is_mended(server: Server, name: str, problem: EngineRefused | EngineUnavailable) -> bool:
+async def _is_mended(server: Server, name: str, problem: MolError, mark: int | None) -> bool:
     """Say whether a failed call may be made again: nobody answered, or the adapter was lost."""
     if isinstance(problem, EngineUnavailable):
         return not problem.timed_out
-    if problem.status != 404 or server.restore is None:
+    if not isinstance(problem, EngineRefused) or problem.status != 404 or server.lost is None:
         return False
     try:
-        await server.restore(name)
+        await server.lost.ensure(name, mark)
     except MolError:
         return False
     return True
@@ -219,7 +231,7 @@ class _Draft:
         self.started_at = max(server.clock(), by_hops)
         self.asked_at = server.clock()
 
-    def failed(self, problem: EngineRefused | EngineUnavailable) -> Hop:
+    def failed(self, problem: MolError) -> Hop:
         broken = isinstance(problem, BrokenAnswer)
         partial = problem.partial if isinstance(problem, BrokenAnswer) else None
         status: HopStatus = "broken_stream" if broken else "engine_error"

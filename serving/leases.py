@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from serving.slot_table import SlotEntry, SlotFile
 
@@ -62,6 +62,17 @@ class Release:
     async def drained(self) -> None:
         """Wait until nobody uses it."""
         await self._idle.wait()
+
+    def row(self, entry: SlotEntry, state: str) -> dict[str, Any]:
+        """Return what one of its slots is, for a table."""
+        return {
+            "slot": entry.slot,
+            "name": self.names[entry.slot],
+            "canary": entry.canary,
+            "canary_percent": entry.canary_percent,
+            "state": state,
+            "leases": self.pins,
+        }
 
 
 class Lease:
@@ -152,3 +163,10 @@ def digests_of(entry: SlotEntry) -> list[tuple[str, str]]:
     """Return served name and digest of each adapter that a slot needs."""
     versions = ((entry.champion, entry.digest), (entry.canary, entry.canary_digest))
     return [(name, digest) for name, digest in versions if name and digest]
+
+
+def previous_of(entry: SlotEntry, home: Path) -> dict[str, tuple[Path, str]]:
+    """Return folder and digest, by served name, of what a rollback brings back, if told."""
+    if not (entry.previous and entry.previous_path and entry.previous_digest):
+        return {}
+    return {entry.previous: (home / entry.previous_path, entry.previous_digest)}

@@ -29,14 +29,19 @@ class Replicas:
         self.engines = tuple(engines)
         self.behind: set[int] = set()
         """Places of those that get no calls until they have what is in force; never all."""
+        self.withheld: set[tuple[int, str]] = set()
+        """Place and name where calls must wait: it was lost there and is not proved again."""
         self._next = itertools.count()
 
-    def order(self, affinity: str) -> tuple[OpenAIEngine, ...]:
+    def order(self, affinity: str, model: str = "") -> tuple[OpenAIEngine, ...]:
         """Return the replicas in the order in which `affinity` tries them.
 
-        Without an affinity they take turns.
+        Without an affinity they take turns. Where a model is withheld it is not asked, unless
+        no other is left.
         """
-        engines = tuple(e for n, e in enumerate(self.engines) if n not in self.behind)
+        places = [n for n in range(len(self.engines)) if n not in self.behind]
+        have = [n for n in places if (n, model) not in self.withheld]
+        engines = tuple(self.engines[n] for n in have or places)
         if len(engines) == 1:
             return engines
         if not affinity:
@@ -46,7 +51,9 @@ class Replicas:
 
     async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         """Ask the replica of the request's affinity and attempt."""
-        return await self._pick(request.affinity, request.attempt).chat(request, on_delta)
+        return await self._pick(request.affinity, request.attempt, request.model).chat(
+            request, on_delta
+        )
 
     def forward(
         self,
@@ -56,10 +63,11 @@ class Replicas:
         *,
         affinity: str = "",
         attempt: int = 0,
+        model: str = "",
         timeout_s: float | None = None,
     ) -> Forwarded:
         """Return a POST to the replica of this affinity and attempt; `async with` sends it."""
-        engine = self._pick(affinity, attempt)
+        engine = self._pick(affinity, attempt, model)
         return engine.forward(path, body, headers, timeout_s=timeout_s)
 
     async def embed(self, text: str) -> tuple[float, ...]:
@@ -147,8 +155,8 @@ class Replicas:
         """Close all connections."""
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
-    def _pick(self, affinity: str, attempt: int) -> OpenAIEngine:
-        order = self.order(affinity)
+    def _pick(self, affinity: str, attempt: int, model: str = "") -> OpenAIEngine:
+        order = self.order(affinity, model)
         # Without an affinity the next turn is another replica's already.
         return order[attempt % len(order) if affinity else 0]
 

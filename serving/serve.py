@@ -38,6 +38,7 @@ from serving.full_turns import FullTurns
 from serving.gateway import create_app
 from serving.harness import Harnesses
 from serving.inbound import Services
+from serving.loading import Verify
 from serving.metrics import Metrics
 from serving.openai_engine import OpenAIEngine
 from serving.otlp import Journal, create_otlp
@@ -100,8 +101,12 @@ async def running(
     profile: Profile,
     config: ServeConfig,
     environment: Mapping[str, str] = os.environ,
+    verify: Verify | None = None,
 ) -> AsyncIterator[MolServer]:
     """Serve while the block runs.
+
+    `verify` raises a `MolError` for a version that must not be loaded; without it the slot table
+    alone says what serves, and the log says so.
 
     Raises:
         KeysInvalid: if keys are missing where they are needed, or unusable.
@@ -109,6 +114,8 @@ async def running(
         MolError: if the conversations of before cannot be opened.
     """
     keys = _keys_for(config.host, environment)
+    if verify is None:
+        _log.warning("No registry is asked for what is loaded: 'slots.json' alone says what serves")
     home.mkdir(parents=True, exist_ok=True)
     admin_keys = _admin_keys(home, environment)
     async with contextlib.AsyncExitStack() as stack:
@@ -116,7 +123,7 @@ async def running(
         admin = stack.enter_context(_listening(HOST, config.admin_port))
         for sock in (public, admin):
             _give_up_on_deaf_clients(sock, config.timeouts.body_s)
-        services, background = await _start(stack, home, profile, config, keys, environment)
+        services, background = await _start(stack, home, profile, config, keys, environment, verify)
         table, head_s = home / "slots.json", config.timeouts.body_s
         served = [
             (_Server(create_app(services), head_s), public),
@@ -199,6 +206,7 @@ async def _start(
     config: ServeConfig,
     keys: Keys,
     environment: Mapping[str, str],
+    verify: Verify | None,
 ) -> tuple[Services, list[Any]]:
     """Open what the apps work with; the stack closes it in the right order."""
     timeouts = config.timeouts
@@ -210,8 +218,10 @@ async def _start(
     recorder = Recorder(config.record.folder or home / "spool", config.record)
     recorder.start()
     stack.push_async_callback(asyncio.to_thread, recorder.close)
-    harnesses = Harnesses(profile, home, config.router)
-    versions = Versions(engine, home, config.base_name, timeouts.drain_s, check=harnesses.check)
+    harnesses = Harnesses(profile, home, config.router, verify)
+    versions = Versions(
+        engine, home, config.base_name, timeouts.drain_s, check=harnesses.check, verify=verify
+    )
     stack.push_async_callback(versions.close)
     admission = Admission(config.limits)
     metrics = Metrics(recorder.stats, documents.stats, lambda: versions.table)

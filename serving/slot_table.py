@@ -32,6 +32,10 @@ class SlotTableInvalid(MolError, ValueError):
     """A slot table cannot be read or contradicts itself."""
 
 
+class StaleTable(MolError, RuntimeError):
+    """A slot table was made from another one than is in force."""
+
+
 class SlotTraits(Record):
     """What a slot is for, whichever version it serves."""
 
@@ -66,6 +70,9 @@ class SlotEntry(SlotTraits):
     """The champion's folder, relative to the home folder."""
     previous: str | None = None
     """Name a rollback returns to, `base`, or None."""
+    previous_digest: str | None = Field(default=None, pattern=DIGEST_PATTERN)
+    """With `previous_path`, so that the engine has it ready; tables of earlier code lack both."""
+    previous_path: str | None = None
     canary: str | None = None
     """Served name of the version that gets a part of the traffic."""
     canary_digest: str | None = Field(default=None, pattern=DIGEST_PATTERN)
@@ -75,7 +82,7 @@ class SlotEntry(SlotTraits):
     generation: int = Field(default=0, ge=0)
     """Counts the changes of this slot."""
 
-    @field_validator("path", "canary_path")
+    @field_validator("path", "canary_path", "previous_path")
     @classmethod
     def _stays_inside(cls, path: str | None) -> str | None:
         if path is not None:
@@ -88,6 +95,9 @@ class SlotEntry(SlotTraits):
     def _is_consistent(self) -> Self:
         _check_version(self.slot, "champion", self.champion, self.digest, self.path)
         _check_version(self.slot, "canary", self.canary, self.canary_digest, self.canary_path)
+        if self.previous_digest is not None or self.previous_path is not None:
+            told = (self.previous, self.previous_digest, self.previous_path)
+            _check_version(self.slot, "previous", *told)
         if self.canary is None and self.canary_percent:
             raise ValueError(f"canary_percent {self.canary_percent!r} needs a canary")
         if self.canary is not None and self.canary == self.champion:
@@ -164,6 +174,22 @@ def write_slot_file(path: Path, table: SlotFile) -> None:
         DiskFull: if it could not be stored; the file is as it was.
     """
     write_atomic(path, slot_file_bytes(table))
+
+
+def check_newer(old: SlotFile, new: SlotFile) -> None:
+    """Raise StaleTable unless `new` follows on `old`, slot by slot."""
+    for entry in old.slots:
+        other = new.get(entry.slot)
+        if other is None:
+            raise StaleTable(
+                f"The table has no slot {entry.slot!r}, which is in force at generation "
+                f"{entry.generation!r}. Read the table again and change that one."
+            )
+        if other != entry and other.generation <= entry.generation:
+            raise StaleTable(
+                f"Slot {entry.slot!r} is in force at generation {entry.generation!r}; a change "
+                f"of it needs a higher one than {other.generation!r}. Read the table again."
+            )
 
 
 def effective_profile(profile: Profile, table: SlotFile) -> Profile:

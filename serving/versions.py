@@ -15,7 +15,7 @@ serves.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,14 @@ from typing import Any
 from serving.engine import Engine
 from serving.errors import MolError
 from serving.leases import Lease, Release, adapters_of, digests_of, engine_slots
-from serving.loading import AdapterLoader, VersionRefused
-from serving.slot_table import SlotEntry, SlotFile, read_slot_file, write_slot_file
+from serving.loading import AdapterLoader, Verify, VersionRefused
+from serving.lost import MAX_RETRY_S, LostNames
+from serving.slot_table import SlotEntry, SlotFile, check_newer, read_slot_file, write_slot_file
+from serving.standby import StandBy
 
 log = logging.getLogger(__name__)
 
-MAX_RETRY_S = 30.0
-"""Longest wait between two tries of a table that the engine refused."""
-
 Commit = Callable[[], Awaitable[object]]
-
-
-class StaleTable(MolError, RuntimeError):
-    """A slot table was made from another one than is in force."""
 
 
 class Versions:
@@ -50,32 +45,45 @@ class Versions:
         *,
         step_s: float = 120.0,
         check: Callable[[SlotFile], object] | None = None,
+        verify: Verify | None = None,
     ) -> None:
         """Serve adapters of a home folder.
 
         One load or probe may take `step_s` seconds; `check` raises a `MolError` for a table
-        that cannot be served for other reasons.
+        that cannot be served for other reasons, `verify` for a version that must not be loaded.
+        Without `verify` the table alone says what serves.
         """
         self._home = home
         self._base_name = base_name
         self._drain_s = drain_s
-        self._check = check
+        self._check, self._verify = check, verify
         replicas = getattr(engine, "engines", (engine,))
-        behind = getattr(engine, "behind", None)
-        self._loader = AdapterLoader(replicas, home, base_name, step_s, behind)
+        behind, withheld = getattr(engine, "behind", None), getattr(engine, "withheld", None)
+        self._loader = AdapterLoader(replicas, home, base_name, step_s, behind, withheld, verify)
+        self.lost = LostNames(self._loader, self._version, base_name)
+        """Says when a name may be asked; whoever asks the engine asks here first."""
         self._current = Release(SlotFile(slots=()), base_name, home, ())
         self._draining: list[Release] = []
-        self._previous: dict[str, Path] = {}
+        self._standby = StandBy(self._loader, self.lost, home, base_name)
         self._held: dict[str, Lease] = {}
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._restoring: dict[str, asyncio.Task[None]] = {}
         self.ready = False
         """Whether a table has taken effect."""
         self.missing: dict[str, str] = {}
         """Extra slots that could not be loaded, with the reason."""
-        self.last_error: str | None = None
+        self.file_error: str | None = None
         """Why the watched file is not in force; None if it is."""
+
+    @property
+    def last_error(self) -> str | None:
+        """What is wrong with the watched file, or with what an engine lost; None if nothing is."""
+        return self.file_error or self.lost.why
+
+    @property
+    def verified(self) -> bool:
+        """Whether somebody is asked before a version is loaded."""
+        return self._verify is not None
 
     @property
     def table(self) -> SlotFile:
@@ -122,25 +130,17 @@ class Versions:
             VersionRefused, DiskFull: if it cannot be served or written; nothing has changed.
         """
         async with self._lock:
-            _check_newer(self.table, table)
+            check_newer(self.table, table)
             await self._apply(table, partial(asyncio.to_thread, write_slot_file, path, table))
             return self.table
 
     async def ensure(self, name: str) -> None:
-        """Load a name again that the engine lost, for example by being started anew.
+        """Load a name again that the engine lost just now, for example by being started anew.
 
         Raises:
-            VersionRefused: if it serves no more, or no replica has it afterwards.
+            VersionRefused: if it serves no more, or no replica has it afterwards, proved.
         """
-        if name == self._base_name:
-            return
-        task = self._restoring.get(name)
-        if task is None:
-            task = asyncio.create_task(self._loader.restore(name, *self._version(name)))
-            self._restoring[name] = task
-            task.add_done_callback(partial(self._restored, name))
-        # Many requests wait for one load; one of them that is given up does not end it.
-        await asyncio.shield(task)
+        await self.lost.ensure(name)
 
     async def watch(self, path: Path, poll_s: float = 0.1) -> None:
         """Put the table in a file in force whenever it changes; runs until it is cancelled.
@@ -150,35 +150,41 @@ class Versions:
         """
         seen: object = ()
         tries, next_at = 0, 0.0
+        background: asyncio.Task[None] | None = None
         clock = asyncio.get_running_loop().time
         while True:
             found = await asyncio.to_thread(_signature, path)
             if found != seen:
                 seen, tries = found, 0
+                if background is not None:
+                    background.cancel()
             if tries == 0 or (self._unfinished() and clock() >= next_at):
                 tries += 1
                 await self._follow(path)
                 await self._catch_up()
                 next_at = clock() + min(poll_s * 2 ** min(tries, 10), MAX_RETRY_S)
+            self.lost.retry()
+            if self._standby.is_due and (background is None or background.done()):
+                background = self._in_background(self._stand_by())
             await asyncio.sleep(poll_s)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return one row a slot, and one a slot of each replaced table that still serves turns."""
-        rows = [_row(self._current, e, "serves", self._base_name) for e in self._current.slots]
+        rows = [self._current.row(entry, "serves") for entry in self._current.slots]
         for release in self._draining:
             rows += [
-                _row(release, e, "drains", self._base_name)
-                for e in release.slots
-                if release.names[e.slot] != self._current.names.get(e.slot)
+                release.row(entry, "drains")
+                for entry in release.slots
+                if release.names[entry.slot] != self._current.names.get(entry.slot)
             ]
         return rows
 
     async def close(self) -> None:
         """End what drains in the background; adapters stay on the engine for the next start."""
-        tasks = [*self._tasks, *self._restoring.values()]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.lost.close()
 
     async def _apply(self, table: SlotFile, commit: Commit | None) -> bool:
         """Load and verify, then flip in one step; the lock is held."""
@@ -236,7 +242,7 @@ class Versions:
         self, release: Release, missing: dict[str, str], refused: dict[str, str]
     ) -> None:
         """Prove what a release would serve; add the slots that must be left out, or stay."""
-        failed = await self._loader.prove(release.digests)
+        failed = await self._loader.prove(release.digests, self._current.paths)
         own = {name: why for name, why in failed.items() if name not in self._current.paths}
         base = own.pop(self._base_name, None)
         # Of the base, or of what serves already: whatever is not proved yet may have caused it.
@@ -263,29 +269,25 @@ class Versions:
         return {}
 
     async def _provide(self, entry: SlotEntry) -> None:
+        digests = dict(digests_of(entry))
         for name, path in adapters_of(entry, self._home):
-            if name in self._current.paths:
-                continue
-            if not await asyncio.to_thread(path.is_dir):
-                raise VersionRefused(
-                    f"The folder {str(path)!r} of {name!r} is missing. Restore it, "
-                    "or go back with 'flows rollback'."
-                )
-            await self._loader.provide(name, path)
+            if name not in self._current.paths:
+                await self._loader.provide(name, path, digests[name])
 
     def _flip(self, release: Release, missing: dict[str, str]) -> None:
         """Put a release in force; no turn sees a moment between the two."""
         old, self._current = self._current, release
         self.ready, self.missing = True, missing
-        self._loader.adopt(release.paths)
-        # A rollback must not wait for a load: what a slot would go back to stays where it is.
-        there = self._previous | old.paths
-        backs = {entry.previous for entry in release.slots}
-        self._previous = {name: path for name, path in there.items() if name in backs}
+        self._loader.adopt(release.paths, release.paths.keys() - old.paths.keys())
+        self._standby.flipped(old, release)
         self._draining.append(old)
-        task = asyncio.create_task(self._drain(old))
+        self._in_background(self._drain(old))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _drain(self, release: Release) -> None:
         """Wait for a release's turns, not longer than allowed; then unload what only it needs."""
@@ -310,7 +312,7 @@ class Versions:
 
     def _needed(self) -> set[str]:
         serving = (name for r in (self._current, *self._draining) for name in r.paths)
-        return {*serving, *self._previous}
+        return {*serving, *self._standby.names}
 
     def _version(self, name: str) -> tuple[Path, str]:
         for release in (self._current, *self._draining):
@@ -321,13 +323,8 @@ class Versions:
             "Begin the turn again."
         )
 
-    def _restored(self, name: str, task: asyncio.Task[None]) -> None:
-        del self._restoring[name]
-        if not task.cancelled() and task.exception() is not None:
-            log.warning("Could not load %r again: %s", name, task.exception())
-
     def _unfinished(self) -> bool:
-        refused = self.last_error is not None
+        refused = self.file_error is not None
         left = self._loader.behind or self._loader.leftovers(self._needed())
         return refused or bool(self.missing) or bool(left)
 
@@ -338,6 +335,13 @@ class Versions:
             async with self._lock:
                 release = self._current
                 await self._loader.catch_up(returned, release.paths, release.digests)
+                self._standby.begin_anew()
+
+    async def _stand_by(self) -> None:
+        """Bring what rollbacks would bring back, until the next table comes."""
+        async with self._lock:
+            await self._standby.bring(self._current.digests)
+            await self._collect()
 
     async def _follow(self, path: Path) -> None:
         """Try to put the file's table in force once."""
@@ -351,9 +355,9 @@ class Versions:
             problem = str(error)
         except Exception as error:  # whatever it is, what serves goes on serving
             problem, failure = f"{type(error).__name__}: {error}", error
-        if problem is not None and problem != self.last_error:
+        if problem is not None and problem != self.file_error:
             log.error("%s", problem, exc_info=failure)
-        self.last_error = problem
+        self.file_error = problem
 
 
 def _signature(path: Path) -> object:
@@ -363,30 +367,3 @@ def _signature(path: Path) -> object:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _check_newer(old: SlotFile, new: SlotFile) -> None:
-    """Raise StaleTable unless `new` follows on `old`, slot by slot."""
-    for entry in old.slots:
-        other = new.get(entry.slot)
-        if other is None:
-            raise StaleTable(
-                f"The table has no slot {entry.slot!r}, which is in force at generation "
-                f"{entry.generation!r}. Read the table again and change that one."
-            )
-        if other != entry and other.generation <= entry.generation:
-            raise StaleTable(
-                f"Slot {entry.slot!r} is in force at generation {entry.generation!r}; a change "
-                f"of it needs a higher one than {other.generation!r}. Read the table again."
-            )
-
-
-def _row(release: Release, entry: SlotEntry, state: str, base_name: str) -> dict[str, Any]:
-    return {
-        "slot": entry.slot,
-        "name": entry.champion or base_name,
-        "canary": entry.canary,
-        "canary_percent": entry.canary_percent,
-        "state": state,
-        "leases": release.pins,
-    }

@@ -223,11 +223,12 @@ def test_versions_and_health_say_what_drains_and_what_is_wrong(tmp_path: Path) -
             rows = {(row["state"], row["name"]): row["leases"] for row in said["versions"]}
             assert rows == {("serves", "base"): 0, ("serves", B): 0, ("drains", A): 2}
             assert said["held_turns"] == 1
-            versions.last_error = "the file is broken"
+            versions.file_error = "the file is broken"
             health = await client.get("/health")
             assert health.status_code == 200
             assert health.json() == {
                 "ready": True, "missing": {}, "last_error": "the file is broken",
+                "verified": False,
             }  # fmt: skip
             versions.ready = False
             assert (await client.get("/health")).status_code == 503

@@ -12,8 +12,7 @@ from slot_tables import entry, name_of, simple, table, until, versions_on
 from stub_engine import StubEngine, stub_engine
 
 from serving.disk import DiskFull
-from serving.slot_table import SlotFile, read_slot_file
-from serving.versions import StaleTable
+from serving.slot_table import SlotFile, StaleTable, read_slot_file
 
 A, B, C = (name_of(n) for n in (1, 2, 3))
 
