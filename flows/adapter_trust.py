@@ -83,7 +83,10 @@ def keys(settings: Settings, add: bool = False, remove: str | None = None) -> li
 
 
 def verify(settings: Settings, named: Sequence[str]) -> list[Checked]:
-    """Check the log against the slots, and the artifacts of the slots or of the versions named."""
+    """Check the log against the slots, and the artifacts of the slots or of the versions named.
+
+    Where none is named, `slots.json`, by which serving goes, is compared with the registry too.
+    """
     from promotion.tables import CorruptRegistry
 
     with stages.open_registry(settings) as registry:
@@ -94,7 +97,7 @@ def verify(settings: Settings, named: Sequence[str]) -> list[Checked]:
         if named:
             versions = [version_named(settings, registry, which) for which in named]
             return [log, *(check_version(settings, registry, version) for version in versions)]
-        return [log, *_check_slots(settings, registry)]
+        return [log, *_check_slots(settings, registry), _check_table(settings, registry)]
 
 
 def check_version(
@@ -129,3 +132,27 @@ def _check_slots(settings: Settings, registry: "Registry") -> Iterator[Checked]:
                 yield Checked(what=f"{state.slot}: {digest}", ok=False, found=str(error))
             else:
                 yield check_version(settings, registry, version)
+
+
+def _check_table(settings: Settings, registry: "Registry") -> Checked:
+    """Say whether `slots.json` is what the registry would write."""
+    from promotion.promote import slot_table
+    from serving.slot_table import read_slot_file
+
+    path = settings.home / "slots.json"
+    if not path.exists():
+        return Checked(what=path.name, ok=True, found="not written yet")
+    try:
+        told, due = read_slot_file(path), slot_table(registry)
+    except MolError as error:
+        return Checked(what=path.name, ok=False, found=str(error))
+    names = dict.fromkeys(entry.slot for entry in (*due.slots, *told.slots))
+    differs = ", ".join(repr(name) for name in names if told.get(name) != due.get(name))
+    if not differs:
+        return Checked(what=path.name, ok=True, found="what the registry says")
+    return Checked(
+        what=path.name,
+        ok=False,
+        found=f"It says something else than the registry of {differs}. A start of 'flows serve', a "
+        "promotion or a rollback writes it anew.",
+    )

@@ -80,6 +80,7 @@ def _run(settings: Settings, config: "ServeConfig") -> None:
 
     from flows import slots as slot_rows
     from flows import stages
+    from flows.loading_check import LoadingCheck
     from serving.serve import running, spare_garbage_collection, stop_on_signals
     from serving.slots import load_profile
 
@@ -88,7 +89,8 @@ def _run(settings: Settings, config: "ServeConfig") -> None:
     profile = load_profile(settings.profile)
 
     async def main() -> None:
-        async with running(settings.home, profile, config) as server:
+        check = LoadingCheck(settings)
+        async with running(settings.home, profile, config, verify=check) as server:
             stop_on_signals(server)
             spare_garbage_collection()
             versions = server.services.versions

@@ -237,6 +237,7 @@ def slot_table(registry: Registry) -> SlotFile:
 
 
 def _entry(registry: Registry, state: SlotState, traits: SlotTraits) -> SlotEntry:
+    back = None if state.previous == BASE else state.previous
     return SlotEntry(
         **traits.model_dump(),
         slot=state.slot,
@@ -244,6 +245,8 @@ def _entry(registry: Registry, state: SlotState, traits: SlotTraits) -> SlotEntr
         digest=state.champion,
         path=registry.version(state.champion).path if state.champion else None,
         previous=state.previous_name,
+        previous_digest=back,
+        previous_path=registry.version(back).path if back else None,
         canary=state.canary_name,
         canary_digest=state.canary,
         canary_path=registry.version(state.canary).path if state.canary else None,

@@ -147,7 +147,8 @@ def test_the_weights_distance_is_that_of_the_whole_matrices(taught) -> None:
 def test_the_log_and_what_serves_are_verified(taught) -> None:
     settings, _, learned, other = taught
     rows = said("adapters", "verify", "--home", settings.home)
-    assert [(row["what"], row["ok"]) for row in rows] == [("log", True), (learned.name, True)]
+    told = [(row["what"], row["ok"]) for row in rows]
+    assert told == [("log", True), (learned.name, True), ("slots.json", True)]
     log = said("adapters", "log", "--home", settings.home)
     assert [(row["kind"], row["serves"]) for row in log] == [("bootstrap", learned.name)]
     signature = settings.home / "adapters" / other.digest[7:] / "model.sig"
@@ -178,7 +179,7 @@ def test_a_registry_that_was_altered_is_told_of_in_rows(
         database.commit()
     done = flows("adapters", "verify", "--json", "--home", settings.home)
     assert done.exit_code == 1
-    log, slot = json.loads(done.stdout)
+    log, slot, _ = json.loads(done.stdout)
     assert (log["what"], log["ok"], slot["ok"]) == ("log", False, False)
     assert words in slot["found"]
 
