@@ -26,7 +26,7 @@ _LISTENERS = ("assertLogs", "assertWarns", "assertWarnsRegex")
 def why_idle(program: ast.Module) -> str | None:
     """Return why tests could judge no code; None where nothing says so."""
     for name in _imported(program):
-        if name not in sys.stdlib_module_names:
+        if name not in sys.stdlib_module_names and name != TESTS:
             return f"the tests cannot run here: there is no module {name!r}"
         if name == "doctest":
             return "the tests cannot run here: doctests are not run"
@@ -115,8 +115,8 @@ def _imported(program: ast.Module) -> set[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names.append(node.module or ".")
-    return {name.partition(".")[0] for name in names}
+            names.append("." if node.level else node.module or "")
+    return {name.partition(".")[0] or name for name in names}
 
 
 def _names(nodes: Iterator[ast.AST]) -> set[str]:
