@@ -59,6 +59,7 @@ def test_a_call_is_no_text() -> None:
 
 def test_python_has_the_form_if_it_defines_something() -> None:
     assert check_form(said("def f(x):\n    return y"), "python").passed
+    assert check_form(said("async def f(x):\n    return y"), "python").passed
     assert check_form(said("Sure:\n```python\ndef f():\n    pass\n```"), "python").passed
     for text in ("", "def f(:", "print('hi')", "I would write a function."):
         assert check_form(said(text), "python").passed is False

@@ -70,5 +70,6 @@ def _python(text: str) -> Check:
         made = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Check(False, "the code is not Python")
-    defined = any(isinstance(part, ast.FunctionDef | ast.ClassDef) for part in made.body)
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    defined = any(isinstance(part, kinds) for part in made.body)
     return Check(defined, "Python that defines something" if defined else "nothing is defined")
