@@ -25,6 +25,7 @@ from flows import lineage, rounds, stages, story, tasks
 from flows.config import Settings
 from flows.console import tell
 from flows.gate_checks import check_rules
+from flows.sealed import why_not_trained
 from serving.addresses import without_secrets
 from serving.disk import write_atomic
 from serving.errors import MolError
@@ -51,7 +52,8 @@ class CycleResult(Record):
     promoted: bool = False
     """Whether the challenger serves because of this cycle, all traffic or a canary's."""
     stopped: bool = False
-    """Whether nothing was tried because rounds before it brought nothing."""
+    """Whether nothing was tried because rounds before it brought nothing, or no sealed set is left
+    to judge it."""
     message: str
     report_key: str | None = None
     heldout_before: float | None = None
@@ -118,6 +120,11 @@ def cycle(settings: Settings) -> CycleResult:
             result = result.model_copy(update={"message": str(shortage)})
             continue
         story.tell_dataset(manifest)
+        spent = why_not_trained(settings, manifest)
+        if spent:
+            tell(f"WAIT      {spent}")
+            result = result.model_copy(update={"message": spent, "stopped": True})
+            continue
         trained = timed("train", tasks.train, manifest)
         story.tell_training(trained)
         report = timed("gate", tasks.gate, slot, trained.digest)

@@ -7,9 +7,7 @@ killed goes on as the attempt that it was.
 
 import asyncio
 import hashlib
-import itertools
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 from flows import stages
 from flows.config import Settings
 from flows.gate_checks import check_rules
+from flows.sealed import SealedSet, sealed_sets, why_too_small
 from serving.errors import MolError
 from serving.records import content_id
 
@@ -59,6 +58,7 @@ def gate_stage(
     Raises:
         GateInvalid: if the gate's settings do not fit together.
         NotProved: if the engine does not answer as what was trained; nothing is scored.
+        SetSpent: if no sealed set is left on which another attempt could pass; nothing is asked.
         AnsweredElsewhere: if another run of this attempt, in another home, was first.
     """
     from promotion.gate import judge
@@ -90,7 +90,7 @@ def _settle(
     """Return what is to be asked, its attempt reserved; or the report that answers it already."""
     from promotion.gate import read_reports
     from promotion.spending import SetSpent
-    from promotion.suites.build import build_suites, draw
+    from promotion.suites.build import build_suites
 
     profile = stages.profile_in_force(settings)
     with stages.open_registry(settings) as registry:
@@ -103,35 +103,30 @@ def _settle(
     in_use = frozenset(d for s in states for d in (s.champion, s.previous, s.canary))
     whole = build_suites(profile, slot, settings.seed, settings.suites)
     check_rules(settings, whole)
-    for number in itertools.count():
-        suites = draw(whole, slot, settings.suites, "sealed", number)
-        identity = _identity(settings, suites, champions[slot], challenger, base)
+    for sealed in sealed_sets(settings, whole, database):
+        identity = _identity(settings, sealed.suites, champions[slot], challenger, base)
         for report in kept:
             promoted = report.verdict == "PASS" and champions[slot] == challenger
             champion = report.champion_digest if promoted else champions[slot]
             if report.question == _question(settings, identity, champion):
                 return report
-        most = attempts_on(settings, whole, number)
         try:
-            taken = _reserve(settings, database, identity, suites[0], kept, number, most)
-        except SetSpent:
-            if most is None:
-                raise
-            continue
-        break
-    identity, attempt = taken
+            identity, attempt = _reserve(settings, database, identity, sealed, kept)
+            break
+        except SetSpent as error:
+            spent = SetSpent(sealed.why_spent) if sealed.why_spent else error
+    else:
+        raise spent
     answer = next((r for r in kept if r.key == attempt.report_key), None)
-    return answer or _Asked(identity, suites, champions, in_use, attempt)
+    return answer or _Asked(identity, sealed.suites, champions, in_use, attempt)
 
 
 def _reserve(
     settings: Settings,
     database: "Database",
     identity: "GateIdentity",
-    primary: "Suite",
+    sealed: SealedSet,
     kept: "Sequence[GateReport]",
-    number: int,
-    most: int | None,
 ) -> "tuple[GateIdentity, Attempt]":
     """Take an attempt that is open, or whose report is `kept`; return both as they belong together.
 
@@ -140,19 +135,21 @@ def _reserve(
     """
     from promotion.spending import reserve, set_name
 
+    primary = sealed.suites[0]
     question = _question(settings, identity, identity.champion_digest)
     known = {None, *(report.key for report in kept)}
     while True:
         attempt = reserve(
             database,
-            set_name(identity.slot, primary.name, number),
+            set_name(identity.slot, primary.name, sealed.number),
             question,
             slot=identity.slot,
             champion=identity.champion_digest,
             challenger=identity.challenger_digest,
             alpha=settings.gate.alpha,
             units=len({item.cluster for item in primary.items}),
-            most=most,
+            most=sealed.most,
+            asked={item.asked_id for item in primary.items},
         )
         if attempt.report_key in known:
             break
@@ -163,43 +160,14 @@ def _reserve(
     return identity.model_copy(update=update), attempt
 
 
-def attempts_on(settings: Settings, whole: "Sequence[Suite]", number: int) -> int | None:
-    """Return after how many attempts set `number` of whole suites gives way to the next one.
-
-    None where the primary suite, the first, has no items left for another set.
-    """
-    from promotion.paired import effective_clusters
-    from promotion.spending import attempts_worth
-    from promotion.suites.build import draw
-    from promotion.suites.sets import divide, has_set
-
-    if not has_set(divide(whole[0]).sealed, settings.suites.primary, number + 1):
-        return None
-    guards = [
-        (effective_clusters([item.cluster for item in suite.items]), margin)
-        for suite in draw(whole, whole[0].slot, settings.suites, "sealed", number)[1:]
-        if (margin := settings.gate.margin(suite.name, suite.kind)) and suite.slot == whole[0].slot
-    ]
-    return attempts_worth(guards, settings.gate.alpha)
-
-
 def _warn_of_small_guards(settings: Settings, asked: _Asked) -> None:
     """Say before minutes are spent which guards are too small for their margins."""
-    from promotion.paired import effective_clusters
-    from promotion.slices import why_not_excluded
-    from promotion.spending import alpha_of
-
-    alpha_k = alpha_of(asked.attempt.attempt, settings.gate.alpha)
-    for suite in asked.suites[1:]:
-        margin = settings.gate.margin(suite.name, suite.kind)
-        if suite.slot != asked.identity.slot or not margin:
-            continue
-        clusters = math.floor(effective_clusters([item.cluster for item in suite.items]) + 1e-9)
-        why = why_not_excluded(suite.name, clusters, margin, alpha_k)
-        if why:
-            log.warning(
-                "%s will hardly exclude a loss of %g points: %s", suite.name, 100 * margin, why
-            )
+    too_small = why_too_small(settings, asked.suites, asked.attempt.attempt)
+    for suite in asked.suites:
+        if suite.name in too_small:
+            margin = 100 * settings.gate.margin(suite.name, suite.kind)
+            why = too_small[suite.name]
+            log.warning("%s will hardly exclude a loss of %g points: %s", suite.name, margin, why)
 
 
 def _identity(

@@ -10,9 +10,9 @@ from typing import Any
 
 from flows import stages
 from flows.config import Settings
-from flows.gating import attempts_on
 from flows.reports import founded_reports
 from flows.scoring import SuiteNotFound, ask_champion
+from flows.sealed import SealedSet, present_set
 from promotion.paired import effective_clusters
 from promotion.slices import SuiteResult, least_margin
 from promotion.spending import alpha_of
@@ -67,8 +67,10 @@ def suite_rows(settings: Settings, slot: str | None) -> list[dict[str, Any]]:
     rows = []
     for owner in [profile.slot(slot).name] if slot else profile.labels:
         suites = own_suites(settings, profile, owner)
-        number, made = _attempts(settings, suites)
-        asked = {s.name: s for s in draw(suites, owner, settings.suites, "sealed", number)}
+        if not suites:
+            continue
+        present = _present_set(settings, suites)
+        made, asked = present.attempts, {suite.name: suite for suite in present.suites}
         for number, suite in enumerate(suites):
             sets = divide(suite)
             row: dict[str, Any] = {
@@ -164,26 +166,16 @@ def _gated(settings: Settings, slot: str, champion: str | None) -> Mapping[str, 
     return {r.suite: r.comparison.mean_challenger for r in results if r.comparison is not None}
 
 
-def _attempts(settings: Settings, suites: list[Suite]) -> tuple[int, int]:
-    """Return which set the slot's next attempt is on, and how many there were on it.
-
-    `suites` are the slot's whole ones, the primary one first.
-    """
-    from promotion.spending import attempts_made, set_name
+def _present_set(settings: Settings, suites: list[Suite]) -> SealedSet:
+    """Return the set that the slot's next attempt is on; `suites` are the slot's whole ones."""
     from promotion.tables import Database
 
     url, file = settings.registry.url, settings.home / "registry.sqlite"
-    if not suites or (url is None and not file.is_file()):
-        return 0, 0  # looking makes no registry
+    if url is None and not file.is_file():
+        return present_set(settings, suites, None)  # looking makes no registry
     database = Database(url or settings.home)
     try:
-        number = 0
-        while True:
-            made = attempts_made(database, set_name(suites[0].slot, suites[0].name, number))
-            most = attempts_on(settings, suites, number)
-            if most is None or made < most:
-                return number, made
-            number += 1
+        return present_set(settings, suites, database)
     finally:
         database.close()
 

@@ -12,12 +12,14 @@ items that nobody was asked, has alpha of its own: `<slot>/<suite>/1`.
 An attempt is reserved in the registry before anything is scored: two gates at once get different
 k, and one that was killed has spent its own. The same question asked again, also after a crash,
 is the same attempt; whichever run of it ends first, its report stands. A set is spent when its
-guards could not pass any more whatever was answered; the last one, when no result on it could
-reach alpha_k. Each attempt is a row that stays.
+guards could not pass any more, or when no result on it could reach alpha_k. Each attempt is a row
+that stays, with digests of what its items asked.
 """
 
+import json
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 MOST_ATTEMPTS = 20
 """Attempts on a set after which another one takes its place, if there is one."""
+_ENDLESS = 30.0
+"""Logarithm of attempts that nobody makes, and of which the square still is a float."""
 
 
 class SetSpent(MolError, RuntimeError):
@@ -65,23 +69,52 @@ def set_name(slot: str, suite: str, number: int = 0) -> str:
     return f"{slot}/{suite}/{number}" if number else f"{slot}/{suite}"
 
 
-def attempts_worth(clusters_margins: Iterable[tuple[float, float]], alpha: float) -> int:
-    """Return how many attempts a set is worth, from 1 to 20.
+def attempts_worth(clusters_margins: Iterable[tuple[float, float]], alpha: float) -> int | None:
+    """Return how many attempts a set is worth to its guards; None if they do not limit them.
 
     The last in which each guard, of so many clusters of one size and with such a margin, can
-    still pass where no item differs. One that cannot even in the first attempt is not asked.
+    still pass where no item differs. One that cannot even in the first attempt does not count.
     """
-    least = (
-        math.ceil(math.sqrt(alpha_of(1, alpha) / (1 - margin) ** clusters)) - 1
+    halves = (
+        (math.log(alpha_of(1, alpha)) - clusters * math.log1p(-margin)) / 2
         for clusters, margin in clusters_margins
     )
-    return min([MOST_ATTEMPTS, *(most for most in least if most)])
+    least = (math.ceil(math.exp(min(half, _ENDLESS))) - 1 for half in halves)
+    return min((most for most in least if most), default=None)
 
 
-def attempts_made(database: Database, sealed_set: str) -> int:
-    """Return how many attempts on a sealed set there were, the killed ones too."""
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What was spent on one sealed set."""
+
+    attempts: int = 0
+    """The killed ones too."""
+    asked: frozenset[str] = frozenset()
+    """Digests of what the primary suite's items asked in them."""
+    untold: bool = False
+    """Whether earlier code made some of them, which did not keep what was asked."""
+
+
+def spent_on(database: Database, slot: str, suite: str) -> dict[int, Spent]:
+    """Return what was spent on the sets of a slot's primary suite, by their numbers."""
+    columns, first = gate_attempts_table.c, set_name(slot, suite)
+    query = sa.select(columns.sealed_set, columns.attempt, columns.asked)
+    ours = sa.or_(
+        columns.sealed_set == first, columns.sealed_set.startswith(f"{first}/", autoescape=True)
+    )
+    found: dict[int, Spent] = {}
     with database.reading() as connection:
-        return _attempts(connection, sealed_set)
+        for row in connection.execute(query.where(ours)):
+            number = row.sealed_set.removeprefix(first).removeprefix("/") or "0"
+            if not number.isdecimal():
+                continue  # of a suite whose name begins like this one's
+            before = found.get(int(number), Spent())
+            found[int(number)] = Spent(
+                attempts=max(before.attempts, row.attempt),
+                asked=before.asked.union(json.loads(row.asked or "[]")),
+                untold=before.untold or row.asked is None,
+            )
+    return found
 
 
 def _attempts(connection: sa.Connection, sealed_set: str) -> int:
@@ -101,12 +134,14 @@ def reserve(
     alpha: float,
     units: int,
     most: int | None = None,
+    asked: Iterable[str] = (),
 ) -> Attempt:
     """Take the next attempt on a sealed set, before anything is scored.
 
     A `question` (a digest of all that decides the answer) that was asked of the set before is
     the attempt that it was. `units` are the independent ones of the primary suite, its clusters;
-    `most` are the attempts after which another set is asked, None where there is no other.
+    `most` are the attempts after which the set is spent, None for any number. `asked` are digests
+    of what its items ask, which are kept, so that no other set asks it.
 
     Raises:
         SetSpent: if the question is new and `most` attempts were made.
@@ -116,8 +151,8 @@ def reserve(
     columns = gate_attempts_table.c
     on_set = columns.sealed_set == sealed_set
     with database.writing() as connection:
-        asked = sa.select(gate_attempts_table).where(on_set, columns.question == question)
-        row = connection.execute(asked).one_or_none()
+        same = sa.select(gate_attempts_table).where(on_set, columns.question == question)
+        row = connection.execute(same).one_or_none()
         if row is not None:
             return Attempt(**{name: getattr(row, name) for name in Attempt.model_fields})
         attempt = _attempts(connection, sealed_set) + 1
@@ -140,6 +175,7 @@ def reserve(
             "report_key": None,
             "at": utc_text(datetime.now(UTC)),
             "question": question,
+            "asked": json.dumps(sorted(asked)),
             "seq": (connection.scalar(sa.select(sa.func.max(columns.seq))) or 0) + 1,
             "after_event": connection.scalar(sa.select(sa.func.max(events_table.c.seq))) or 0,
         }

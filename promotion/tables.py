@@ -134,6 +134,7 @@ gate_attempts_table = sa.Table(
     sa.Column("seq", sa.Integer),
     sa.Column("after_event", sa.Integer),  # the newest event then
     sa.Column("verdict", sa.String),  # NULL without a report, or by earlier code
+    sa.Column("asked", sa.String),  # JSON: digests of what the primary suite's items asked
     sa.UniqueConstraint("sealed_set", "question"),
     sa.Index("gate_attempts_by_report", "report_key"),
 )
@@ -159,7 +160,7 @@ _LATER_COLUMNS = {
     versions_table: frozenset({"signer"}),
     signers_table: frozenset({"removed_at"}),
     events_table: frozenset({"champion"}),
-    gate_attempts_table: frozenset({"seq", "after_event", "verdict"}),
+    gate_attempts_table: frozenset({"seq", "after_event", "verdict", "asked"}),
 }
 """The same of columns; each may be NULL."""
 
@@ -227,6 +228,9 @@ class Database:
                 complete = sa.inspect(connection).has_table(events_table.name)
             if not complete:
                 with self._immediate.begin() as connection:
+                    if connection.dialect.name == "postgresql":
+                        # What SQLite's transaction does by itself: one process makes it.
+                        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MAKING)))
                     metadata.create_all(connection)
                     if connection.scalar(_SCHEMA_ROW) is None:
                         row = {"key": "schema_version", "value": str(SCHEMA_VERSION)}
@@ -304,6 +308,8 @@ def _url(text: str) -> sa.URL:
         raise exc.ArgumentError("its port is no number") from error
 
 
+_MAKING = 0x6D6F6C726567
+"""`molreg`: the advisory lock of a registry that is made in PostgreSQL."""
 _SCHEMA_ROW = sa.select(meta_table.c.value).where(meta_table.c.key == "schema_version")
 
 

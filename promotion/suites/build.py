@@ -4,7 +4,7 @@ In: a profile and the slot that is challenged. Out: whole suites, as large as th
 makes them, the primary one first; `draw` cuts them to what is asked of one set.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from curation.examples import prompt_id
@@ -13,7 +13,7 @@ from promotion.suites.external.catalogue import outside_suites
 from promotion.suites.files import read_suite
 from promotion.suites.living.home import tools_of
 from promotion.suites.living.scenarios import living_suite
-from promotion.suites.sets import Part, divide, take
+from promotion.suites.sets import Part, divide, take, without
 from promotion.suites.suite import Suite
 from promotion.suites.task_suites import FORMS, SKILLS, form_suite, pool_size, task_suites
 from promotion.suites.world import MAKERS
@@ -83,17 +83,21 @@ def draw(
     sizes: SuitesConfig,
     part: Part = "sealed",
     number: int = 0,
+    asked: Collection[str] = (),
 ) -> list[Suite]:
     """Return one set of each suite, as many items as `sizes` say; the order is kept.
 
-    The first of `suites` is the primary one. A suite whose size is 0 is left out. `number` counts
-    the sets that were spent before.
+    The first of `suites` is the primary one, and of it nothing is taken that was `asked`, by
+    `Item.asked_id`. A suite whose size is 0 is left out. `number` counts the sets that were spent
+    before; in each of them a guard has as many items of each cluster.
     """
     drawn = []
     for suite in suites:
-        count = sizes.primary if suite is suites[0] else _size(suite, slot, sizes)
-        if count:
-            drawn.append(take(divide(suite).part(part), count, number))
+        whole = divide(suite).part(part)
+        if suite is suites[0]:
+            drawn.append(take(without(whole, asked), sizes.primary))
+        elif count := _size(suite, slot, sizes):
+            drawn.append(take(whole, count, number))
     return drawn
 
 

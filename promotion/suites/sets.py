@@ -14,9 +14,10 @@ of 5 points, 100.
 """
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import cycle, islice, zip_longest
 from typing import Literal
 
 from promotion.suites.suite import Item, Suite
@@ -66,21 +67,23 @@ def part_of(cluster: str) -> Part:
 def take(suite: Suite, count: int, number: int = 0) -> Suite:
     """Return `count` items (all, if there are fewer): one of each cluster in turn.
 
-    A smaller count gives the beginning of a larger. Set `number` begins where the ones before it
-    ended, and again at the first item where there are no more.
+    A smaller count gives the beginning of a larger. Set `number` has as many of each cluster as
+    set 0: it goes on in each where the set before ended, and begins it again where it must.
     """
     clusters: dict[str, list[Item]] = defaultdict(list)
     for item in suite.items:
         clusters[item.cluster].append(item)
     turns = zip_longest(*clusters.values())
-    drawn = [item for turn in turns for item in turn if item is not None]
-    start = number * count % max(1, len(drawn))
-    return replace(suite, items=tuple([*drawn[start:], *drawn[:start]][:count]))
+    drawn = [item for turn in turns for item in turn if item is not None][:count]
+    times = Counter(item.cluster for item in drawn)
+    own = {label: islice(cycle(clusters[label]), number * n, None) for label, n in times.items()}
+    return replace(suite, items=tuple(next(own[item.cluster]) for item in drawn))
 
 
-def has_set(suite: Suite, count: int, number: int) -> bool:
-    """Whether no item of set `number` was in one before."""
-    return (number + 1) * count <= len(suite.items)
+def without(suite: Suite, asked: Collection[str]) -> Suite:
+    """Leave out the items that ask what has one of these digests (`Item.asked_id`)."""
+    left = tuple(item for item in suite.items if item.asked_id not in asked)
+    return replace(suite, items=left)
 
 
 def _uniform(salt: str, cluster: str) -> float:

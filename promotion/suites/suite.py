@@ -57,6 +57,11 @@ class Item:
     further_texts: tuple[str, ...] = ()
     """What the user says later on, for decontamination."""
 
+    @property
+    def asked_id(self) -> str:
+        """Digest of what is asked, however it is put to a model and whatever answers are right."""
+        return content_id([self.text, *self.further_texts])
+
     async def run(
         self, engine: Engine, model: str, temperature: float = 0.0, seed: int | None = None
     ) -> Played:

@@ -4,6 +4,7 @@ Adapters are random, so that nothing passes but a question is answered in a seco
 suites, registry, signatures and proofs are the real ones.
 """
 
+import json
 import re
 import stat
 import subprocess
@@ -20,17 +21,15 @@ from flows import gating, stages, story
 from flows.config import Settings
 from flows.gate_checks import GateInvalid, check_rules
 from flows.registering import register_adapter
-from flows.suites import suite_page
 from promotion.gate import GateReport, list_reports, save_report
 from promotion.promote import bootstrap
 from promotion.signing import SignatureRefused
 from promotion.slot_rows import PromotionRefused
-from promotion.spending import MOST_ATTEMPTS, Attempt, alpha_of, reserve
+from promotion.spending import MOST_ATTEMPTS, Attempt, SetSpent, alpha_of, reserve
 from promotion.suites.build import build_suites, draw
 from promotion.suites.sets import divide
 from promotion.suites.suite import Suite
 from promotion.tables import Database, gate_attempts_table
-from serving.records import short_digest
 from serving.slots import DEFAULT_PROFILE
 from training.artifact import adapter_folder, import_adapter
 
@@ -177,52 +176,58 @@ def test_a_file_that_no_attempt_ended_in_answers_nothing(asked) -> None:
     assert attempts(settings.home) == [("L1/tools", 1, one, again.key)]
 
 
-def sealed(settings: Settings, number: int = 0) -> list[Suite]:
-    """Return what a gate of L1 asks of its sets of this number."""
-    return draw(whole(settings), "L1", settings.suites, "sealed", number)
-
-
 def whole(settings: Settings) -> list[Suite]:
     profile = stages.profile_in_force(settings)
     return build_suites(profile, "L1", settings.seed, settings.suites)
 
 
-def test_a_spent_set_gives_way_to_items_that_nobody_was_shown_or_asked(asked) -> None:
-    settings, (_, one, two) = asked
-    shown = {item["item"] for item in suite_page(settings, "tools", "search")["items"]}
-    first = ask(settings, one)
+def spend(settings: Settings, attempts: int, sealed_set: str = "L1/tools") -> None:
     database = Database(settings.home)
-    for number in range(MOST_ATTEMPTS - 1):
+    for number in range(attempts):
         reserve(
-            database, "L1/tools", f"q{number}", slot="L1", champion=None, challenger=one,
+            database, sealed_set, f"q{number}", slot="L1", champion=None, challenger="c",
             alpha=0.05, units=99,
         )  # fmt: skip
     database.close()
-    second = ask(settings, two)
+
+
+def asked_now(settings: Settings) -> set[str]:
+    """Return digests of what the newest attempt asked of the primary suite."""
+    columns = gate_attempts_table.c
+    database = Database(settings.home)
+    with database.reading() as connection:
+        newest = sa.select(columns.asked).order_by(columns.seq.desc()).limit(1)
+        found = set(json.loads(connection.scalar(newest) or ""))
+    database.close()
+    return found
+
+
+def test_a_spent_set_gives_way_to_items_that_nobody_was_shown_or_asked(asked) -> None:
+    settings, (_, one, two) = asked
+    shown = {item.asked_id for item in divide(whole(settings)[0]).search.items}
+    first = ask(settings, one)
+    before = asked_now(settings)
+    spend(settings, MOST_ATTEMPTS - 1)
+    # Fewer items and another seed would draw many of the same, and ask none of them.
+    fewer = settings.suites.model_copy(update={"primary": 8})
+    second = ask(settings.model_copy(update={"suites": fewer}), two)
     assert (first.sealed_set, second.sealed_set) == ("L1/tools", "L1/tools/1")
     assert (second.attempt, second.alpha_k) == (1, alpha_of(1, settings.gate.alpha))
-    before, now = (
-        {short_digest(item.item_id) for item in sealed(settings, number)[0].items}
-        for number in (0, 1)
-    )
-    assert len(before) == len(now) == settings.suites.primary
+    now = asked_now(settings)
+    assert (len(before), len(now)) == (16, 8)
     assert shown
     assert not now & (before | shown)
     assert ask(settings, one) == first  # answered already, whatever was spent since
 
 
-def test_a_set_lasts_while_its_guards_can_pass_and_the_last_one_for_good(asked) -> None:
-    settings, _ = asked
-
-    def lasts(**sizes: int) -> int | None:
-        suites = settings.suites.model_copy(update=sizes)
-        return gating.attempts_on(
-            settings.model_copy(update={"suites": suites}), whole(settings), 0
-        )
-
-    assert lasts() == MOST_ATTEMPTS  # no guard could ever pass
-    assert lasts(guard=200) == 3  # 200 clusters exclude 3 points at 0.0034, not at 0.0019
-    assert lasts(primary=len(divide(whole(settings)[0]).sealed.items) // 2 + 1) is None
+def test_where_no_set_is_left_nothing_is_asked_or_spent(asked) -> None:
+    settings, (_, one, _) = asked
+    most = len(divide(whole(settings)[0]).sealed.items)
+    sizes = settings.suites.model_copy(update={"primary": most // 2 + 1, "guard": 200})
+    spend(settings, 3)  # 200 clusters exclude 3 points at 0.0034, not at 0.0019
+    with pytest.raises(SetSpent, match=r"'L1/tools' is spent after 3 .*handover-L1 where hardly"):
+        ask(settings.model_copy(update={"suites": sizes}), one)
+    assert len(attempts(settings.home)) == 3
 
 
 def test_another_seed_is_another_attempt_on_the_same_set(asked) -> None:
@@ -288,7 +293,7 @@ def test_nothing_of_an_item_leaves_the_sealed_set(asked, capsys) -> None:
     settings, (_, one, _) = asked
     report = ask(settings, one)
     story.tell_gate(report)
-    suites = sealed(settings)
+    suites = draw(whole(settings), "L1", settings.suites)
     told = "".join(capsys.readouterr()) + report.model_dump_json()
     for item in (item for suite in suites for item in suite.items):
         assert item.item_id not in told

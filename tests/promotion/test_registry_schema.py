@@ -127,7 +127,7 @@ def test_attempts_of_earlier_code_keep_their_order_and_their_place_in_the_log(
         new = gated(registry, None, 2, gains=21)
     engine = sa.create_engine(f"sqlite:///{tmp_path}/registry.sqlite")
     with engine.begin() as connection:
-        for name in ("seq", "after_event", "verdict"):
+        for name in ("seq", "after_event", "verdict", "asked"):
             connection.exec_driver_sql(f"ALTER TABLE gate_attempts DROP COLUMN {name}")
     engine.dispose()
     with Registry.open(tmp_path, SLOTS) as registry:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from promotion.config import GateConfig
 from promotion.suites.build import build_suites
 from promotion.suites.config import SuitesConfig
-from promotion.suites.sets import Part, Sets, divide, part_of, take
+from promotion.suites.sets import Part, Sets, divide, part_of, take, without
 from promotion.suites.suite import Item, Suite
 from serving.records import content_id
 from serving.slots import load_profile
@@ -105,6 +105,28 @@ def test_a_smaller_draw_begins_a_larger(labels: list[str], count: int) -> None:
     suite = suite_of(labels)
 
     assert take(suite, count).items == take(suite, count + 7).items[:count]
+
+
+@settings(deadline=None)
+@given(clusters, st.integers(min_value=0, max_value=80), st.integers(min_value=0, max_value=5))
+def test_later_sets_have_as_many_of_each_cluster_and_others_where_there_are(
+    labels: list[str], count: int, number: int
+) -> None:
+    suite = suite_of(labels)
+    before, now = (take(suite, count, number + more) for more in (0, 1))
+
+    assert [i.cluster for i in before.items] == [i.cluster for i in now.items]
+    assert len({item.item_id for item in now.items}) == len(now.items)
+    for label in clusters_of(now):
+        taken = {item.item_id for item in now.items if item.cluster == label}
+        again = taken & {item.item_id for item in before.items}
+        assert len(again) == max(0, 2 * len(taken) - labels.count(label))
+
+
+def test_what_was_asked_is_left_out() -> None:
+    suite = suite_of(["a", "a", "b"])
+    left = without(suite, {suite.items[1].asked_id})
+    assert left.items == (suite.items[0], suite.items[2])
 
 
 def test_no_request_is_in_two_sets_of_any_suites_of_a_slot() -> None:

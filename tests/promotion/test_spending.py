@@ -18,11 +18,13 @@ from benchmarks.gate_monte_carlo import independent_better
 from promotion.spending import (
     Attempt,
     SetSpent,
+    Spent,
     alpha_of,
-    attempts_made,
+    attempts_worth,
     finish,
     reserve,
     set_name,
+    spent_on,
 )
 from promotion.tables import Database, gate_attempts_table
 
@@ -39,6 +41,11 @@ def ask(database: Database, question: str, suite: str = "tools", units: int = 99
         database, set_name("L1", suite), question, slot="L1", champion=None,
         challenger="sha256:c", alpha=0.05, units=units,
     )  # fmt: skip
+
+
+def attempts_made(database: Database, sealed_set: str) -> int:
+    slot, _, suite = sealed_set.partition("/")
+    return spent_on(database, slot, suite).get(0, Spent()).attempts
 
 
 def test_all_attempts_together_spend_alpha() -> None:
@@ -67,6 +74,30 @@ def test_sets_are_counted_apart(database: Database) -> None:
     assert [attempts_made(database, name) for name in ("L1/tools", "L1/mine", "L1/none")] == [
         1, 1, 0
     ]  # fmt: skip
+
+
+def test_what_was_asked_is_kept_for_each_set_and_no_other_suite(database: Database) -> None:
+    def spend(suite: str, number: int, question: str, *asked: str) -> None:
+        reserve(
+            database, set_name("L1", suite, number), question, slot="L1", champion=None,
+            challenger="c", alpha=0.05, units=99, asked=asked,
+        )  # fmt: skip
+
+    spend("tools", 0, "a", "x", "y")
+    spend("tools", 0, "b", "y", "z")
+    spend("tools", 1, "c", "v")
+    spend("tools2", 0, "d", "w")
+    spend("tools/mine", 0, "e", "w")
+    assert spent_on(database, "L1", "tools") == {
+        0: Spent(2, frozenset("xyz")), 1: Spent(1, frozenset("v"))
+    }  # fmt: skip
+
+
+def test_a_set_is_worth_the_attempts_that_its_guards_can_pass() -> None:
+    assert attempts_worth([(200, 0.03), (256, 0.03)], 0.05) == 3
+    assert attempts_worth([(200, 0.03), (30, 0.02)], 0.05) == 3  # the other never could
+    assert attempts_worth([(30, 0.02)], 0.05) is None
+    assert (attempts_worth([(5000, 0.9)], 0.05) or 0) > 10**6  # beyond what a float's power holds
 
 
 def test_the_count_goes_on_for_as_long_as_the_set_is_asked(database: Database) -> None:
