@@ -26,16 +26,34 @@ DESIGNS: Mapping[str, tuple[int, ...]] = {
 RARE: Mapping[str, tuple[tuple[int, ...], float, float]] = {
     "54x2 and 148x1, 1% won": ((2,) * 54 + (1,) * 148, 0.01, 0.03),
     "66x2 and 124x1, 1% won": ((2,) * 66 + (1,) * 124, 0.01, 0.02),
-    "200x1 graded, 1% won": ((1,) * 200, 0.01, 0.02),
-    "200x1 graded, 2% won": ((1,) * 200, 0.02, 0.03),
     "40x10, 1% won": ((10,) * 40, 0.01, 0.1),
     "100x1 and 5x50, 1% won": ((1,) * 100 + (50,) * 5, 0.01, 0.1),
     "200 of 1 to 60, 5% won": (tuple(max(1, 60 // (i + 1)) for i in range(200)), 0.05, 0.1),
 }
 """Clusters that are won or lost whole and rarely: sizes, share that is won, points lost.
 
-The first three are how built-in suites are drawn, the last two how users' conversations may lie.
+The first two are how built-in suites are drawn, the last two how users' conversations may lie.
 """
+GRADED: Mapping[str, tuple[tuple[int, ...], float, float, float]] = {
+    "60x1, 0.1 on nearly all": ((1,) * 60, 0.1, 1.0, 0.0),
+    "200x1, 0.05 on nearly all": ((1,) * 200, 0.05, 1.0, 0.0),
+    "256x1, 0.05 on nearly all": ((1,) * 256, 0.05, 1.0, 0.0),
+    "256x1, 0.2 on nearly all": ((1,) * 256, 0.2, 1.0, 0.0),
+    "256x1, -0.1 on nearly all": ((1,) * 256, -0.1, 1.0, 0.0),
+    "256x1, 1 of 3 samples on 10%": ((1,) * 256, 1 / 3, 0.1, 0.0),
+    "256x1, 1 of 5 samples on 10%": ((1,) * 256, 1 / 5, 0.1, 0.0),
+    "256x1, 1 of 10 samples on 30%": ((1,) * 256, 1 / 10, 0.3, 0.0),
+    "200x1, 1 of 20 samples on 60%": ((1,) * 200, 1 / 20, 0.6, 0.0),
+    "60x1, 1 of 10 samples on 1%": ((1,) * 60, 1 / 10, 0.01, 0.0),
+    "200x1, 1 of 3 samples on 5%, 1% won": ((1,) * 200, 1 / 3, 0.05, 0.01),
+    "200x4, 0.05 on nearly all": ((4,) * 200, 0.05, 1.0, 0.0),
+    "54x2 and 148x1, 0.1 on half": ((2,) * 54 + (1,) * 148, 0.1, 0.5, 0.0),
+    "200 of 1 to 60, 0.1 on nearly all": (RARE["200 of 1 to 60, 5% won"][0], 0.1, 1.0, 0.0),
+}
+"""Graded scores that are skewed: sizes of the clusters, a step, share of clusters that moves by it,
+share that is won whole; so many are moved whole the other way that the mean is right."""
+SAMPLES = (1, 3, 5, 10, 20)
+"""Answers to each of 256 items from each arm, for `sampled`."""
 
 
 def pairs(
@@ -93,3 +111,49 @@ def rare(
     moved_R_G = (drawn_R_G > 1 - gained).astype(np.float32) - (drawn_R_G < lost)
     found_R_N: Floats = moved_R_G[:, np.repeat(np.arange(len(sizes)), sizes)]
     return found_R_N
+
+
+def skewed(
+    rng: np.random.Generator,
+    runs: int,
+    design: tuple[tuple[int, ...], float, float, float],
+    mean: float,
+) -> Floats:
+    """Draw differences of a design of GRADED with this mean."""
+    sizes, step, share, won = design
+    whole = -math.copysign(1.0, step)
+    moved = (mean - won - share * step) / whole
+    if share + moved + won > 1:
+        moved = (mean - step) / (whole - step)
+        share = 1 - moved
+    drawn_R_G = rng.random((runs, len(sizes)))
+    ends = np.cumsum([moved, won, share])
+    found_R_G = np.select([drawn_R_G < end for end in ends], [whole, 1.0, step], 0.0)
+    found_R_N: Floats = found_R_G[:, np.repeat(np.arange(len(sizes)), sizes)]
+    return found_R_N
+
+
+def sampled(rng: np.random.Generator, runs: int, n: int, samples: int, gain: float) -> Floats:
+    """Draw differences of two arms' mean scores of several samples, items of every difficulty.
+
+    How often an item comes out right is drawn at the ends more than in the middle; the better arm
+    is right a `gain` more often.
+    """
+    right_R_N = rng.beta(0.3, 0.3, (runs, n)) * (1 - abs(gain))
+    better_R_N = rng.binomial(samples, right_R_N + abs(gain))
+    worse_R_N = rng.binomial(samples, right_R_N)
+    found_R_N: Floats = math.copysign(1.0, gain) * (better_R_N - worse_R_N) / samples
+    return found_R_N
+
+
+def graded(
+    rng: np.random.Generator, runs: int, mean: float
+) -> dict[str, tuple[Floats, tuple[int, ...]]]:
+    """Draw differences with this mean, and their sizes, of all of GRADED and of all SAMPLES."""
+    found = {
+        f"graded, {name}": (skewed(rng, runs, design, mean), design[0])
+        for name, design in GRADED.items()
+    }
+    for samples in SAMPLES:
+        found[f"256, {samples} samples"] = (sampled(rng, runs, 256, samples, mean), (1,) * 256)
+    return found

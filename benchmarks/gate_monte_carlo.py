@@ -3,10 +3,11 @@
     python -m benchmarks.gate_monte_carlo [--quick]
 
 10,000 runs of each case (2,000 with `--quick`), decided by the functions that the gate decides
-with: `promotion.paired.mcnemar_limits`, tabulated over all numbers of discordant pairs, and for
-clusters a twin of `compare` that takes all runs at once; a test holds the twin to `compare`.
-Every rate comes with its Monte Carlo standard error. The naive rules stand beside: "the score
-went up", a z-test that ignores clusters, and p < 0.05 at every attempt.
+with: `promotion.paired.mcnemar_limits`, tabulated over all numbers of discordant pairs,
+`promotion.betting` for graded scores, and for clusters of others a twin of `compare` that takes all
+runs at once; tests hold both to `compare`. Every rate comes with its Monte Carlo standard error.
+The naive rules stand beside: "the score went up", a z-test that ignores clusters, and p < 0.05
+at every attempt.
 """
 
 import argparse
@@ -23,17 +24,24 @@ from scipy import special
 
 from benchmarks.gate_draws import (
     DESIGNS,
+    GRADED,
     ICC,
     PSI,
     RARE,
+    SAMPLES,
     Floats,
     broken,
+    graded,
     noisy,
     pairs,
     rare,
+    sampled,
+    skewed,
     ternary,
 )
-from promotion.paired import mcnemar_limits, required_items, share_at_most
+from promotion.betting import in_order, shown_above
+from promotion.paired import mcnemar_limits, share_at_most
+from promotion.power import required_items
 from promotion.spending import alpha_of
 
 Bools = npt.NDArray[np.bool_]
@@ -80,6 +88,7 @@ def false_promotion_single(
     drawn: dict[str, tuple[Floats, tuple[int, ...]]] = {
         name: (ternary(rng, runs, sizes, 0.0), sizes) for name, sizes in DESIGNS.items()
     }
+    drawn |= graded(rng, runs, 0.0)
     drawn["20x20, noisy judge"] = (noisy(rng, runs, DESIGNS["20x20"]), DESIGNS["20x20"])
     drawn["400, noisy judge"] = (noisy(rng, runs, (1,) * 400), (1,) * 400)
     gains_R, losses_R = pairs(rng, runs, 400, 0.0)
@@ -88,7 +97,7 @@ def false_promotion_single(
     for label, alpha in levels.items():
         rates = {"independent": _rate(independent_better(gains_R, losses_R, 400, alpha))}
         for name, (difference_R_N, sizes) in drawn.items():
-            rates[name] = _rate(lower_limits(difference_R_N, sizes, alpha) > 0)
+            rates[name] = _rate(shown(difference_R_N, sizes, alpha, 0.0))
         found[label] = rates
     naive = {name: _rate(_naive_z(d_R_N)) for name, (d_R_N, _) in drawn.items()}
     return found, naive
@@ -103,7 +112,14 @@ def false_promotion_many(rng: np.random.Generator, runs: int) -> dict[str, dict[
         "20x20, fresh": (DESIGNS["20x20"], False),
         "10x40, kept": (DESIGNS["10x40"], True),
     }
-    return {name: _attempts(rng, runs, *case) for name, case in cases.items()}
+    found = {name: _attempts(rng, runs, *case) for name, case in cases.items()}
+    for name in ("256x1, 0.05 on nearly all", "256x1, 1 of 10 samples on 30%"):
+        promoted_R = np.zeros(runs, dtype=bool)
+        for k in range(1, ATTEMPTS + 1):
+            difference_R_N = skewed(rng, runs, GRADED[name], 0.0)
+            promoted_R |= shown(difference_R_N, GRADED[name][0], alpha_of(k, ALPHA), 0.0)
+        found[f"graded, {name}, fresh"] = {"gate": _rate(promoted_R)}
+    return found
 
 
 def _attempts(
@@ -199,6 +215,11 @@ def accepted_at_margin(rng: np.random.Generator, runs: int) -> dict[str, dict[st
         for label, alpha in later.items():
             rate = _rate(lower_limits(rare_R_N, sizes, alpha) > -margin)
             found.setdefault(label, {})[f"{name}, {100 * margin:g} points"] = rate
+    for margin in (0.02, 0.03):
+        for name, (difference_R_N, sizes) in graded(rng, runs, -margin).items():
+            for label in later.keys() - {"at alpha"}:
+                rate = _rate(shown(difference_R_N, sizes, later[label], -margin))
+                found[label][f"{name}, {100 * margin:g} points"] = rate
     return found
 
 
@@ -219,11 +240,45 @@ def power_of_clusters(rng: np.random.Generator, runs: int) -> dict[str, dict[str
         )
         for name, (sizes, won, margin) in RARE.items()
     }
-    return {"10 points gained": gained, "as much lost as won": passed}
+    several = {
+        f"{samples} samples, {label}": _rate(
+            shown(sampled(rng, runs, 256, samples, gain), (1,) * 256, alpha, bound)
+        )
+        for samples in SAMPLES
+        for label, gain, bound in (
+            ("5 points gained", 0.05, 0.0),
+            ("nothing lost, 3 points", 0.0, -0.03),
+        )
+    }
+    return {"10 points gained": gained, "as much lost as won": passed, "of 256 items": several}
+
+
+def shown(difference_R_N: Floats, sizes: tuple[int, ...], alpha: float, bound: float) -> Bools:
+    """Whether `compare(...).lower` is above a bound (half points), all runs at once.
+
+    Scores are taken for graded where a difference is other than -1, 0 and 1.
+    """
+    graded_R = (difference_R_N != np.round(difference_R_N)).any(1)
+    found_R = np.zeros(len(graded_R), dtype=bool)
+    if graded_R.any():
+        starts_G = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        graded_R_N = difference_R_N[graded_R]
+        sum_R_G = np.add.reduceat(graded_R_N, starts_G, axis=1, dtype=np.float64)
+        order_G = in_order(range(len(sizes)))
+        size_G = np.array(sizes, dtype=np.float64)[order_G]
+        found_R[graded_R] = shown_above(sum_R_G[:, order_G], size_G, np.array([bound]), alpha)
+    if not graded_R.all():
+        rest_R_N = difference_R_N[~graded_R]
+        if max(sizes) > 1:
+            found_R[~graded_R] = lower_limits(rest_R_N, sizes, alpha) > bound
+        else:
+            gains_R, losses_R = (rest_R_N > 0).sum(1), (rest_R_N < 0).sum(1)
+            found_R[~graded_R] = _tabulated(gains_R, losses_R, len(sizes), alpha, bound)
+    return found_R
 
 
 def lower_limits(difference_R_N: Floats, sizes: tuple[int, ...], alpha: float) -> Floats:
-    """Return `compare(...).lower` of clustered items, all runs at once, clusters in order."""
+    """Return `compare(...).lower` of clustered 0/1 items, all runs at once, clusters in order."""
     size_G = np.array(sizes, dtype=np.float64)
     n, groups = int(size_G.sum()), len(sizes)
     starts_G = np.concatenate([[0], np.cumsum(sizes)[:-1]])

@@ -2,14 +2,17 @@
 
 In: per-item scores in [0, 1] of both arms and a cluster label an item (user,
 template, conversation). Out: the mean difference, its one-sided limits, a
-p-value for "the challenger is no better", and what the items could have shown.
+p-value for "the challenger is no better". What such items could have shown: `promotion.power`.
 
-Two methods, after notes on evaluation gates (Miller 2024, arXiv 2411.00640, for
+Three methods, after notes on evaluation gates (Miller 2024, arXiv 2411.00640, for
 pairing and clusters):
 
 - independent binary items: mid-p McNemar test (Fagerland, Lydersen and Laake
   2013) with Tango's (1998) score limits for a paired difference of proportions;
-- everything else: cluster-robust t with the CR2 variance and Satterthwaite's degrees
+- graded scores, in clusters or not: limits by betting (`promotion.betting`), which hold for
+  every skew; a t passes who gains a little on most items and loses a few whole, up to three
+  times as often as it says;
+- binary items in clusters: cluster-robust t with the CR2 variance and Satterthwaite's degrees
   of freedom (Bell and McCaffrey 2002). For clusters of one size these are CR1 and
   G - 1, the numbers of statsmodels' OLS on a constant with `cov_type="cluster"`; for
   few clusters of unlike sizes CR1 rejects twice as often as it says (9.5% for 5%
@@ -29,10 +32,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from promotion.betting import in_order, lower_limit
 from serving.errors import MolError
 from serving.records import Record
 
-Method = Literal["mid-p McNemar", "cluster-robust t"]
+Method = Literal["mid-p McNemar", "cluster-robust t", "betting"]
 Floats = npt.NDArray[np.float64]
 
 
@@ -62,9 +66,14 @@ class PairedComparison(Record):
     standard_error: float
     """Of the effect."""
     degrees: float | None
-    """Degrees of freedom of its t; None for independent binary items."""
+    """Degrees of freedom of its t; None for independent binary items.
+
+    With graded scores no more than clusters of the largest size would leave, as limits by betting
+    take each to be worth that much.
+    """
     p_value: float
-    """One-sided, against "the challenger is no better"."""
+    """One-sided, against "the challenger is no better"; with graded scores only the t's, and the
+    limits decide."""
     alpha: float
     method: Method
 
@@ -109,9 +118,19 @@ def compare(
         method = "mid-p McNemar"
     else:
         mean = cluster_mean(difference_N, cluster_N)
-        lower, upper, p_value = _cluster_limits(mean, difference_N, cluster_N, alpha)
-        error, degrees = mean.standard_error, mean.degrees
-        method = "cluster-robust t"
+        error, degrees, p_value = mean.standard_error, mean.degrees, mean.p_value(group_count)
+        size_G = np.bincount(cluster_N).astype(np.float64)
+        sum_G = np.bincount(cluster_N, weights=difference_N).astype(np.float64)
+        if binary:
+            lower, upper = _cluster_limits(mean, sum_G, size_G, alpha)
+            method = "cluster-robust t"
+        else:
+            order_G = in_order(dict.fromkeys(clusters))
+            size_G, sum_G = size_G[order_G], sum_G[order_G]
+            lower = min(mean.mean, lower_limit(sum_G, size_G, alpha))
+            upper = max(mean.mean, -lower_limit(-sum_G, size_G, alpha))
+            degrees = min(degrees, max(1.0, n / float(size_G.max()) - 1))
+            method = "betting"
     return PairedComparison(
         n=n,
         clusters=group_count,
@@ -138,55 +157,6 @@ def mid_p(gains: int, losses: int) -> float:
     at_most = float(special.bdtr(gains, pairs, 0.5))
     below = float(special.bdtr(gains - 1, pairs, 0.5)) if gains else 0.0
     return (1 - at_most) + (at_most - below) / 2
-
-
-def minimum_detectable_effect(comparison: PairedComparison, power: float = 0.8) -> float:
-    """Return the smallest true gain these items would show with probability `power`.
-
-    At the discordance (or cluster-robust standard error) seen; 1.0 where even a
-    gain of everything might be missed.
-    """
-    alpha = comparison.alpha
-    if comparison.method == "mid-p McNemar":
-        psi = comparison.discordant / comparison.n
-        return _bisect(
-            lambda delta: comparison.n - required_items(delta, max(psi, delta), alpha, power),
-            1e-6,
-            1.0,
-        )
-    t_alpha, t_power = (float(special.stdtrit(comparison.degrees, q)) for q in (1 - alpha, power))
-    # The limits are wider than t where the items hold too little variance to go by.
-    half_width = (comparison.upper - comparison.lower) / 2
-    return min(1.0, half_width + t_power * (comparison.standard_error or half_width / t_alpha))
-
-
-def required_items(delta: float, psi: float, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Return how many independent binary items show a gain of `delta` (unrounded).
-
-    `psi` is the share of items on which the arms differ (at least `delta`):
-    n = ((z_a sqrt(psi) + z_b sqrt(psi - delta^2)) / delta)^2 (Connor 1987).
-    """
-    z_alpha, z_power = float(special.ndtri(1 - alpha)), float(special.ndtri(power))
-    spread = z_alpha * math.sqrt(psi) + z_power * math.sqrt(max(0.0, psi - delta**2))
-    return (spread / delta) ** 2
-
-
-def items_to_exclude(comparison: PairedComparison, margin: float, power: float = 0.8) -> int:
-    """Return how many items like these exclude a loss of `margin` with probability `power`.
-
-    If the arms are truly equal, at the discordance (or cluster-robust standard error) seen:
-    n = psi (z_a + z_b)^2 / margin^2 for independent items. Never fewer than it takes when no
-    item differs at all, ln(alpha) / ln(1 - margin) items, or clusters like these.
-    """
-    alpha = comparison.alpha
-    quantiles = (1 - alpha, power)
-    if comparison.degrees is None:
-        z_sum = sum(float(special.ndtri(q)) for q in quantiles)
-    else:
-        z_sum = sum(float(special.stdtrit(comparison.degrees, q)) for q in quantiles)
-    spread = comparison.n * (z_sum * comparison.standard_error / margin) ** 2
-    silent = math.log(alpha) / math.log(1 - margin) * comparison.n / comparison.effective_clusters
-    return math.ceil(max(spread, silent) - 1e-9)
 
 
 def informative_needed(alpha: float) -> int:
@@ -272,7 +242,7 @@ def _tango_lower(gains: float, losses: float, n: float, quantile: float) -> floa
         return quantile * math.sqrt(max(0.0, variance)) - (gains - losses - n * delta)
 
     effect = (gains - losses) / n
-    return _bisect(excess, -1.0, effect) if effect > -1 else -1.0
+    return bisect(excess, -1.0, effect) if effect > -1 else -1.0
 
 
 def share_at_most(count: float, n: float, alpha: float) -> float:
@@ -296,6 +266,12 @@ class ClusterMean:
         reach = float(special.stdtrit(self.degrees, 1 - alpha)) * self.standard_error
         return self.mean - reach, self.mean + reach
 
+    def p_value(self, groups: int) -> float:
+        """Return the t's p-value against "at most 0"; a coin a cluster if all differ alike."""
+        if self.standard_error < 1e-12:
+            return 1.0 if self.mean < -1e-12 else 0.5 if self.mean < 1e-12 else 0.5**groups
+        return 1 - float(special.stdtr(self.degrees, self.mean / self.standard_error))
+
 
 def cluster_mean(value_N: Floats, cluster_N: npt.NDArray[np.int64]) -> ClusterMean:
     """Return mean, CR2 standard error and Satterthwaite degrees of freedom (Bell, McCaffrey 2002).
@@ -317,9 +293,9 @@ def cluster_mean(value_N: Floats, cluster_N: npt.NDArray[np.int64]) -> ClusterMe
 
 
 def _cluster_limits(
-    mean: ClusterMean, difference_N: Floats, cluster_N: npt.NDArray[np.int64], alpha: float
-) -> tuple[float, float, float]:
-    """Limits and p-value of a mean of differences in [-1, 1].
+    mean: ClusterMean, sum_G: Floats, size_G: Floats, alpha: float
+) -> tuple[float, float]:
+    """Limits of a mean of differences of -1, 0 and 1, from sums by cluster.
 
     The t's, moved away where so many clusters (G; the effective number E) show too little:
 
@@ -331,18 +307,15 @@ def _cluster_limits(
     - No limit is closer to the effect than 1 - alpha^(1/E), the share that E clusters can all
       have missed. If every cluster differs by the same, such a share may be at the far end.
     """
-    effect, error = mean.mean, mean.standard_error
-    size_G = np.bincount(cluster_N).astype(np.float64)
-    sum_G = np.bincount(cluster_N, weights=difference_N).astype(np.float64)
+    effect = mean.mean
     unseen = share_at_most(0, mean.degrees + 1, alpha)
-    if error < 1e-12:
-        p_value = 1.0 if effect < -1e-12 else 0.5 if effect < 1e-12 else 0.5 ** len(sum_G)
-        return effect - (1 + effect) * unseen, effect + (1 - effect) * unseen, p_value
+    if mean.standard_error < 1e-12:
+        return effect - (1 + effect) * unseen, effect + (1 - effect) * unseen
     low, high = mean.limits(alpha)
     quantile = float(special.stdtrit(mean.degrees, 1 - alpha))
     lower = min(low, effect - unseen, _score_lower(sum_G, size_G, quantile, alpha))
     upper = max(high, effect + unseen, -_score_lower(-sum_G, size_G, quantile, alpha))
-    return lower, upper, 1 - float(special.stdtr(mean.degrees, effect / error))
+    return lower, upper
 
 
 def _score_lower(sum_G: Floats, size_G: Floats, quantile: float, alpha: float) -> float:
@@ -364,7 +337,7 @@ def _score_lower(sum_G: Floats, size_G: Floats, quantile: float, alpha: float) -
     return lower
 
 
-def _bisect(rising_from_negative: Callable[[float], float], low: float, high: float) -> float:
+def bisect(rising_from_negative: Callable[[float], float], low: float, high: float) -> float:
     """Return where a function changes sign between `low` and `high`; `high` if it never does.
 
     The sign at `low` is taken as negative.

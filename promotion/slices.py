@@ -21,10 +21,9 @@ from promotion.paired import (
     InvalidScores,
     PairedComparison,
     compare,
-    items_to_exclude,
-    minimum_detectable_effect,
     share_at_most,
 )
+from promotion.power import items_to_exclude, minimum_detectable_effect
 from promotion.suites.suite import Kind
 from serving.records import Record
 

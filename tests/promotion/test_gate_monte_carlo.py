@@ -16,7 +16,7 @@ from promotion.gate import judge
 from promotion.paired import compare
 from promotion.slices import SuiteScores
 
-SIZES = {"equal": (4,) * 12, "unlike": (1, 1, 2, 3, 5, 8, 13), "alone": (1,) * 15, "two": (9, 4)}
+SIZES = {"equal": (4,) * 12, "unlike": (1, 1, 2, 3, 5, 8, 13), "two": (9, 4)}
 
 
 def arms_of(difference_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -29,24 +29,37 @@ def arms_of(difference_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def test_the_twin_has_the_limits_of_compare(sizes: tuple[int, ...], alpha: float) -> None:
     rng = np.random.default_rng(len(sizes))
     n, cluster_N = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
-    kinds = [
-        rng.uniform(-0.5, 0.5, (40, n)),
-        rng.choice([-1.0, -0.5, 0.0], (40, n), p=[0.02, 0.03, 0.95]),
-        rng.choice([-1.0, 0.0, 1.0], (40, n), p=[0.3, 0.68, 0.02]) * 0.999,
-        np.repeat(rng.choice([-0.9, 0.0, 0.3], (40, len(sizes)), p=[0.1, 0.8, 0.1]), sizes, axis=1),
-        np.full((1, n), -0.25),
+    whole = rng.choice([-1.0, 0.0, 1.0], (40, len(sizes)), p=[0.1, 0.8, 0.1])
+    difference_R_N = np.concatenate([
+        rng.choice([-1.0, 0.0], (40, n), p=[0.04, 0.96]),
+        rng.choice([-1.0, 0.0, 1.0], (40, n), p=[0.3, 0.68, 0.02]),
+        np.repeat(whole, sizes, axis=1),
+        np.full((1, n), -1.0),
         np.zeros((1, n)),
-    ]
-    difference_R_N = np.concatenate(kinds)
+    ])  # fmt: skip
     lower_R = simulation.lower_limits(difference_R_N, sizes, alpha)
-    expected = []
-    for difference_N in difference_R_N:
-        result = compare(*arms_of(difference_N), cluster_N.tolist(), alpha)
-        if result.method == "cluster-robust t":
-            expected.append(result.lower)
-        else:  # all zero, one item a cluster: independent binary items
-            expected.append(float(simulation.lower_limits(difference_N[None], sizes, alpha)[0]))
+    results = [compare(*arms_of(d_N), cluster_N.tolist(), alpha) for d_N in difference_R_N]
+    expected = [result.lower for result in results]
+    assert {result.method for result in results} == {"cluster-robust t"}
     assert lower_R == pytest.approx(np.array(expected), abs=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [*SIZES.values(), (1,) * 60], ids=[*SIZES, "many"])
+@pytest.mark.parametrize("bound", [0.0, -0.1, -0.3])
+def test_what_it_takes_for_shown_is_what_compare_shows(
+    sizes: tuple[int, ...], bound: float
+) -> None:
+    rng = np.random.default_rng(len(sizes))
+    n, labels = sum(sizes), np.repeat(np.arange(len(sizes)), sizes).tolist()
+    difference_R_N = np.concatenate([
+        rng.uniform(-0.2, 0.6, (20, n)),
+        rng.choice([-1.0, -0.5, 0.0], (20, n), p=[0.01, 0.01, 0.98]),
+        rng.choice([-1.0, 0.0, 1.0], (20, n), p=[0.01, 0.8, 0.19]),
+        np.zeros((1, n)),
+    ])  # fmt: skip
+    shown_R = simulation.shown(difference_R_N, sizes, 0.05, bound)
+    lower_R = [compare(*arms_of(d_N), labels, 0.05).lower for d_N in difference_R_N]
+    assert (np.array(lower_R) > bound).tolist() == shown_R.tolist()
 
 
 def test_its_verdicts_are_those_of_judge() -> None:
