@@ -73,6 +73,7 @@ ERRORS = {
     '{"error": {"code": 7, "message": "ok"}}': "error",
     '{"error": {"code": null, "message": "odd"}}': "error",
     '{"error": "none of the rooms is free"}': "error",
+    '{"error": "no"}': "error",
     "Error: None of the rooms is free": "error",
     "Error: no, that cannot be": "error",
     "Error: 0x80070005": "error",

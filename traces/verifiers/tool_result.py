@@ -122,7 +122,7 @@ _HTTP_KEYS = ("status", "status_code", "statusCode", "http_status", "httpStatus"
 _STRING, _LENIENT = r'"(?:[^"\\]|\\.)*"', r",[ \t\r\n]*[]}]|[iI]|[nN][aA]"
 """What DuckDB takes for JSON and Python does not: commas before a bracket, infinities, `nan`."""
 _NO_WORDS = (
-    "", "None", "none", "NONE", "null", "Null", "NULL", "nil", "Nil", "no", "No", "NO", "0",
+    "", "None", "none", "NONE", "null", "Null", "NULL", "nil", "Nil", "0",
     "false", "False", "n/a", "N/A", "ok", "OK",
 )  # fmt: skip
 """Texts that say that there is no error."""
