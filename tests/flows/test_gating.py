@@ -181,12 +181,13 @@ def whole(settings: Settings) -> list[Suite]:
     return build_suites(profile, "L1", settings.seed, settings.suites)
 
 
-def spend(settings: Settings, attempts: int, sealed_set: str = "L1/tools") -> None:
+def spend(settings: Settings, attempts: int) -> None:
+    asked = {item.asked_id for item in draw(whole(settings), "L1", settings.suites)[0].items}
     database = Database(settings.home)
     for number in range(attempts):
         reserve(
-            database, sealed_set, f"q{number}", slot="L1", champion=None, challenger="c",
-            alpha=0.05, units=99,
+            database, "L1/tools", f"q{number}", slot="L1", champion=None, challenger="c",
+            alpha=0.05, units=99, asked=asked,
         )  # fmt: skip
     database.close()
 
@@ -224,9 +225,10 @@ def test_where_no_set_is_left_nothing_is_asked_or_spent(asked) -> None:
     settings, (_, one, _) = asked
     most = len(divide(whole(settings)[0]).sealed.items)
     sizes = settings.suites.model_copy(update={"primary": most // 2 + 1, "guard": 200})
-    spend(settings, 3)  # 200 clusters exclude 3 points at 0.0034, not at 0.0019
+    large = settings.model_copy(update={"suites": sizes})
+    spend(large, 3)  # 200 clusters exclude 3 points at 0.0034, not at 0.0019
     with pytest.raises(SetSpent, match=r"'L1/tools' is spent after 3 .*handover-L1 where hardly"):
-        ask(settings.model_copy(update={"suites": sizes}), one)
+        ask(large, one)
     assert len(attempts(settings.home)) == 3
 
 
