@@ -143,6 +143,10 @@ def test_an_engine_that_ends_by_itself_leaves_its_log_and_names_it(
         _wait_for(r"Admin API at (http://127\.0\.0\.1:\d+)", said, server)
         (child,) = _children(server.pid)
         os.kill(int(child), signal.SIGKILL)
+        deadline = time.monotonic() + LIMIT_S
+        while Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(LIMIT_S)

@@ -261,6 +261,12 @@ def test_the_table_says_all_of_it(registry: Registry) -> None:
     assert (code.canary, code.canary_digest) == (other.name, other.digest)
     assert (code.canary_path, code.canary_percent) == (other.path, 12.5)
     assert (code.previous, code.generation) == (None, 2)
+    registry.end_canary("L2")
+    registry.promote("L2", other.digest, 3, gated(registry, 1, 9, challenger_digest=other.digest))
+    code = slot_table(registry).get("L2")
+    assert code is not None
+    assert (code.previous, code.previous_digest) == (version_of(1).name, digest_of(1))
+    assert code.previous_path == version_of(1).path
     assert law.model_dump(include=set(SlotTraits.model_fields)) == LAW.model_dump()
 
 
