@@ -9,7 +9,8 @@ JSON lines: the first line describes the suite, each other one is an item.
 `slot` may be "*": whichever slot is challenged, and the suite's name then ends with it. An item
 has a `text`, asked in the slot's own view, or the `messages` as the engine gets them; `tools`,
 `choices` and `max_tokens` may stand in the first line or with an item. References are those of
-`traces.verifiers.registry`. Items without a `cluster` are taken for independent.
+`traces.verifiers.registry`. Items without a `cluster` are one by what they ask, and so taken for
+independent; neither prompts nor limits nor references move what was shown to another set.
 
 Python: a function `suite(profile, slot)` that returns a `promotion.suites.suite.Suite`, for
 whatever a reference cannot say; `slot` is the one that is challenged. It runs as part of this
@@ -147,17 +148,17 @@ def _item(
     limit = line.max_tokens or head.max_tokens or profile.max_answer_tokens
     prompt = [[m.to_openai() for m in messages], list(own_tools), list(choices), limit]
     item_id = content_id([prompt, line.reference])
-    asked = [m.content for m in messages if m.role == "user"]
+    asked = [line.text] if line.text else [m.content for m in messages if m.role == "user"]
     return Item(
         item_id=item_id,
-        cluster=line.cluster or item_id,
-        text=line.text or asked[-1],
+        cluster=line.cluster or content_id(asked),
+        text=asked[-1],
         messages=messages,
         tools=own_tools,
         choices=choices,
         max_tokens=limit,
         check=check,
-        further_texts=tuple(asked[:-1]) if line.text is None else (),
+        further_texts=tuple(asked[:-1]),
     )
 
 

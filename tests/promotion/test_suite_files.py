@@ -14,7 +14,7 @@ from promotion.suites.household import TOOLS
 from serving.errors import MolError
 from serving.own_view import Conversation, own_view
 from serving.records import Message, ToolCall
-from serving.slots import load_profile
+from serving.slots import Profile, load_profile
 
 PROFILE = load_profile()
 HEAD = {"suite": "mine", "slot": "L1"}
@@ -90,6 +90,23 @@ def test_clusters_are_those_of_the_file_and_else_each_item_is_its_own(tmp_path: 
     assert len(set(clusters)) == 3
 
 
+def test_nothing_but_what_is_asked_moves_an_item_to_another_set(tmp_path: Path) -> None:
+    def places(profile: Profile, head: dict[str, Any], item: dict[str, Any]) -> list[str]:
+        lines = [item | {"text": f"Is it {n}?"} for n in range(40)]
+        return [i.cluster for i in read_suite(write(tmp_path, head, *lines), profile, "L1").items]
+
+    said = [
+        slot.model_copy(update={"system": slot.system + " Be brief."}) for slot in PROFILE.slots
+    ]
+    changed = PROFILE.model_copy(update={"slots": tuple(said)})
+    other = ITEM | {"reference": {"verifier": "numeric", "value": 5}}
+    before = places(PROFILE, HEAD, ITEM)
+
+    assert len(set(before)) == 40
+    assert before == places(changed, HEAD, ITEM) == places(PROFILE, HEAD, other)
+    assert before == places(PROFILE, HEAD | {"max_tokens": 96, "tools": [TOOLS[0]]}, ITEM)
+
+
 def test_another_wanted_answer_makes_another_item(tmp_path: Path) -> None:
     other = ITEM | {"reference": {"verifier": "numeric", "value": 5}}
 
@@ -162,7 +179,10 @@ BRACKET = {"properties": {"a": {"pattern": "("}}}
         ({"verifier": "form", "form": "json", "schema": {"type": "objekt"}}, "$.type"),
         ({"verifier": "form", "form": "tool_call"}, "no tool is offered"),
         ({"verifier": "python_tests", "tests": ["  ", "# none"]}, "no tests to run"),
-        ({"verifier": "python_tests", "tests": ["def check(g):\n  assert g(1)"]}, "no tests to run"),
+        (
+            {"verifier": "python_tests", "tests": ["def check(g):\n  assert g(1)"]},
+            "no tests to run",
+        ),
         ({"verifier": "python_tests", "tests": ["def test_f(tmp): f(tmp)"]}, "test_f takes"),
         ({"verifier": "python_tests", "tests": ["import pytest\nassert f(1)"]}, "'pytest'"),
         ({"verifier": "python_tests", "tests": ["assert ("]}, "the tests are no Python"),
