@@ -192,3 +192,29 @@ def test_tool_results_stick_however_a_client_writes_the_arguments(mol, stub, str
     (turn,) = mol.records("turn", 1)
     assert (turn["slot"], turn["status"]) == ("L1", "ok")
     assert [hop["role"] for hop in mol.records("hop", 4)].count("route") == 1
+
+
+def test_neither_turn_nor_hop_asks_for_a_name_that_the_engine_lost(tmp_path: Path, stub) -> None:
+    """The engine has them again, it seems, and would answer; but nobody could load them."""
+    stub.reply = slots_answer("L1", "Hi.")
+    with mol_server(tmp_path, stub.url) as mol:
+        versions = mol.server.services.versions
+        names = list(versions.lease("c").names.values())
+        stub.load_status = dict.fromkeys(names, 500)
+        stub.adapters.clear()
+        for name in names:
+            mol.loop.call_soon_threadsafe(versions.lost.lose, name)
+        while versions.last_error is None:
+            time.sleep(0.01)
+        asked = len(stub.chats)
+        answers = [post(mol, messages=HELLO, model=model) for model in ("mol", "L1")]
+        assert [answer.status_code for answer in answers] == [502, 502]
+        assert len(stub.chats) == asked
+        assert {hop["status"] for hop in mol.records("hop", 2)} == {"engine_error"}
+        stub.load_status = {}
+        answers = [post(mol, messages=HELLO, model=model) for model in ("mol", "L1")]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        deadline = time.monotonic() + LIMIT_S
+        while versions.last_error is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
