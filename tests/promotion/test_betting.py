@@ -13,9 +13,10 @@ from scipy import stats
 from benchmarks.gate_draws import GRADED, sampled, skewed
 from benchmarks.gate_monte_carlo import shown
 from promotion.betting import in_order, lower_limit, shown_above
+from promotion.config import GateConfig
 from promotion.paired import PairedComparison, cluster_mean, compare
 from promotion.power import items_to_exclude, minimum_detectable_effect
-from promotion.slices import least_margin
+from promotion.slices import SuiteScores, judge_guard, least_margin
 from promotion.spending import alpha_of
 
 RUNS = 3000
@@ -124,6 +125,18 @@ def test_each_cluster_may_be_worth_as_much_as_the_largest() -> None:
     result = compare(np.full(256, 0.5), np.full(256, 0.5), labels, alpha)
     assert result.effective_clusters == pytest.approx(128)
     assert result.lower == pytest.approx(-least_margin(128, alpha), abs=0.001)
+
+
+def test_a_guard_says_what_its_graded_clusters_lack() -> None:
+    """Of 0/1 items as many clusters would do: 180 of one size, of graded ones 128."""
+    labels = tuple(f"c{i}" for i in np.repeat(np.arange(202), [2] * 54 + [1] * 148))
+    ids, half = tuple(map(str, range(256))), (0.5,) * 256
+    graded = SuiteScores("tools", "L1", ids, labels, half, half, False, False, kind="handover")
+    assert judge_guard(graded, alpha_of(1, 0.05), GateConfig()).status == "ok"
+    result = judge_guard(graded, alpha_of(2, 0.05), GateConfig())
+    assert result.status == "insufficient"
+    assert "128 clusters exclude no loss of less than 3.7 points. Ask 161 clusters" in result.reason
+    assert result.items_needed == pytest.approx(322, abs=2)
 
 
 def test_two_clusters_exclude_nothing() -> None:
