@@ -14,6 +14,12 @@ Two forms of the same null, both exact:
   of samples, and blame of the router where all are equally good stays at alpha or below for every
   p. It finds more than `gap_needed` without p, never less than that in the notes' cases.
 
+Several turns alike are judged turn by turn (`judge_alike`): a sum over turns would take a slot that
+was judged on the hard ones only for a worse one.
+
+Both speak of the requests at hand: slots that are equally good on the whole, but each with its own
+chance at each request, differ at most single requests.
+
 The failed answer is never among the samples: it was chosen because it failed.
 """
 
@@ -86,7 +92,7 @@ def judge(
         best = max(arm.share for arm in sampled)
         right = [arm.slot for arm in sampled if arm.share == best]
         words = f"{counts}: more than chance among equally good slots (p={chance:.2g})"
-        sure = _from_p_value(chance)
+        sure = sureness(chance)
         return Finding("router", right[0] if len(right) == 1 else None, sure, words, chance)
     low = _posterior_below(answered, 0.5)
     if answered.share > 0.5:
@@ -99,6 +105,56 @@ def judge(
     sure = math.prod(_posterior_below(arm, 2 * SOLVED_SHARE) for arm in (answered, *sampled))
     words = f"{counts}: no slot solves it, and no right answer is known"
     return Finding("unsolvable", None, _rounded(sure), words, chance)
+
+
+def judge_alike(turns: Sequence[tuple[Arm, Sequence[Arm]]], false_router: float) -> Finding | None:
+    """Return `router` where turns alike together show a better slot; None where they do not.
+
+    In: of each turn the arm that answered, which is the same in all, and the others. The test of
+    each other slot is the exact one for stratified 2 x 2 tables (Birch 1964): in a turn two slots
+    that are equally good there share their successes at random, whatever the turn's difficulty and
+    however many samples of each were judged; the sum over turns has the convolution of these laws.
+    The smallest of k p-values counts k-fold (Bonferroni).
+    """
+    slots = sorted({arm.slot for _, others in turns for arm in others if arm.samples})
+    pairs = {
+        slot: [(own, arm) for own, others in turns for arm in others if arm.slot == slot]
+        for slot in slots
+    }
+    chances = {slot: _stratified(pairs[slot]) for slot in slots}
+    least = min(chances.values(), default=1.0)
+    chance = min(1.0, least * len(slots))
+    if chance > false_router:
+        return None
+    right = [slot for slot in slots if chances[slot] == least]
+    own = _sum([own for own, _ in turns])
+    counts = _counts(own, [_sum([arm for _, arm in pairs[slot]]) for slot in slots])
+    words = f"{counts}: turn by turn more than chance among equally good slots (p={chance:.2g})"
+    sure = sureness(chance)
+    return Finding("router", right[0] if len(right) == 1 else None, sure, words, chance)
+
+
+def _stratified(pairs: Sequence[tuple[Arm, Arm]]) -> float:
+    """Return the chance that the second arms have as many successes where each pair is alike."""
+    import numpy as np
+
+    law = np.ones(1)
+    more = 0
+    for own, other in pairs:
+        total = own.successes + other.successes
+        all_ways = math.comb(own.samples + other.samples, total)
+        low, high = max(0, total - own.samples), min(other.samples, total)
+        ways = [
+            math.comb(other.samples, n) * math.comb(own.samples, total - n) / all_ways
+            for n in range(low, high + 1)
+        ]
+        law = np.convolve(law, ways)
+        more += other.successes - low
+    return min(1.0, float(law[more:].sum()))
+
+
+def _sum(arms: Sequence[Arm]) -> Arm:
+    return Arm(arms[0].slot, sum(a.samples for a in arms), sum(a.successes for a in arms))
 
 
 def material_gap(answered: Arm, other: Arm) -> float:
@@ -193,7 +249,8 @@ def power(samples: int, gap: int, own: float, others: Sequence[float]) -> float:
     return float((binom.pmf(own_M, samples, own) * (1 - below_M)).sum())
 
 
-def _from_p_value(chance: float) -> float:
+def sureness(chance: float) -> float:
+    """Return how sure a better slot is by its p-value."""
     bound = -math.e * chance * math.log(chance) if 0 < chance < 1 / math.e else 1.0
     return _rounded(1 / (1 + bound) if chance > 0 else 1.0)
 
