@@ -163,6 +163,52 @@ def test_the_recorded_sampling_is_kept_but_for_what_a_replay_sets() -> None:
     assert (asked.temperature, asked.max_tokens, asked.options) == (0.3, 40, {"top_p": 0.9})
 
 
+def task_with(**params: object) -> fresh_answers.Task:
+    first = HOPS[0].model_copy(update={"params": json.dumps(params)})
+    return task_of(bundle_of((first, HOPS[1])), False, 0.7)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0},
+        {"temperature": 0.01},
+        {"temperature": 1.0, "top_k": 1},
+        {"temperature": 1.0, "top_p": 0.01, "top_k": 40},
+        {"temperature": 1.0, "min_p": 1.0},
+        {"top_k": 1},
+    ],
+)
+def test_a_turn_that_was_answered_greedily_is_sampled(params: dict[str, float]) -> None:
+    """Every fresh answer of the version would else be the one that failed."""
+    task = task_with(**params)
+    assert (task.temperature, task.options) == (0.7, {})
+
+
+def test_narrow_sampling_that_still_draws_is_kept() -> None:
+    task = task_with(temperature=0.2, top_k=2, top_p=0.5, min_p=0.1)
+    assert (task.temperature, task.options) == (0.2, {"top_k": 2, "top_p": 0.5, "min_p": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("params", "taken", "limit"),
+    [
+        ({}, 30, fresh_answers.DEFAULT_TOKENS),
+        ({}, 3000, 6000),
+        ({"max_tokens": None}, None, fresh_answers.DEFAULT_TOKENS),
+        ({"max_tokens": 40}, 3000, 40),
+        ({"max_completion_tokens": 50}, 3000, 50),
+    ],
+)
+def test_where_the_log_has_no_limit_answers_get_twice_what_was_taken(params, taken, limit) -> None:
+    hops = tuple(
+        hop.model_copy(update={"params": json.dumps(params), "completion_tokens": taken})
+        for hop in HOPS
+    )
+    task = task_of(bundle_of(hops), False, 0.7)
+    assert (task.max_tokens, task.options) == (limit, {})
+
+
 def sample_of(passed: bool, *said: Message) -> Sample:
     return Sample(passed, None, said, len(said))
 

@@ -16,6 +16,7 @@ How a sample ends, in this order:
 
 import asyncio
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,13 @@ NOT_LOGGED = "called a tool in a way that the log has no result for"
 TOO_LONG = "made more calls than the turn"
 NOT_CHECKED = "the check could not judge it"
 
-_OURS = frozenset({"max_tokens", "temperature", "choices", "seed", "n", "stream", "stream_options"})
+DEFAULT_TOKENS = 1024
+"""Limit of an answer where the log has none, or twice what the turn's answers took."""
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_SAMPLING = frozenset({"top_k", "top_p", "min_p"})
+_OURS = frozenset({*_LIMITS, "temperature", "choices", "seed", "n", "stream", "stream_options"})
+_NEVER_DRAWN = 0.05
+"""A temperature or `top_p` up to this leaves one answer, as a `min_p` that far below 1 does."""
 _ABOUT_TOOLS = frozenset({"tool_choice", "parallel_tool_calls"})
 
 
@@ -74,21 +81,45 @@ def task_of(bundle: TurnBundle, judges_calls: bool, temperature: float) -> Task:
     """Return the task of a turn; `temperature` is for one that was answered greedily."""
     hops = answer_hops(bundle)
     params = _params(hops[0])
-    recorded = params.get("temperature")
-    if isinstance(recorded, int | float) and recorded > 0:
-        temperature = float(recorded)
+    recorded = _number(params, "temperature")
+    if _is_greedy(params):
+        params = {key: value for key, value in params.items() if key not in _SAMPLING}
+    elif recorded is not None:
+        temperature = recorded
     log = logged_results(bundle)
     callers = sum(1 for hop in hops if hop.completion is not None and hop.completion.tool_calls)
     most = callers if judges_calls else callers + 1 if log else len(hops)
-    limit = params.get("max_tokens")
+    limits = (_number(params, name) for name in _LIMITS)
+    taken = 2 * max(hop.completion_tokens or 0 for hop in hops)
+    limit = next((n for n in limits if n and n > 0), max(DEFAULT_TOKENS, taken))
     return Task(
         log=log,
         judges_calls=judges_calls,
         max_calls=max(1, most),
-        max_tokens=limit if isinstance(limit, int) and limit > 0 else 1024,
+        max_tokens=int(limit),
         temperature=temperature,
         options={key: value for key, value in params.items() if key not in _OURS},
     )
+
+
+def _is_greedy(params: Mapping[str, Any]) -> bool:
+    """Whether every sample of a version would be the one that failed, again."""
+    temperature, top_k = _number(params, "temperature"), _number(params, "top_k")
+    top_p, min_p = _number(params, "top_p"), _number(params, "min_p")
+    return (
+        (temperature is not None and temperature <= _NEVER_DRAWN)
+        or top_k == 1
+        or (top_p is not None and top_p <= _NEVER_DRAWN)
+        or (min_p is not None and min_p >= 1 - _NEVER_DRAWN)
+    )
+
+
+def _number(params: Mapping[str, Any], name: str) -> float | None:
+    """Return a number of a log; None where there is none."""
+    value = params.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < math.inf else None
 
 
 def logged_results(bundle: TurnBundle) -> dict[str, list[str]]:
