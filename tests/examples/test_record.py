@@ -27,7 +27,7 @@ from serving.slots import load_profile
 from traces.attribute import attribute
 from traces.ingest import ingest
 from traces.read import TurnBundle, read_turns
-from traces.verifiers.registry import checker, reference_of
+from traces.verifiers.registry import checker
 
 PROFILE = load_profile()
 NAMES = {slot: f"{slot}@{n}a9c1d2e4b5f" for n, slot in enumerate(PROFILE.labels)}
@@ -160,9 +160,7 @@ def test_a_verifiers_verdict_can_be_repeated_from_its_reference(records) -> None
     for signal in verdicts:
         turn = turns[signal.target_id]
         answers = [hops[h] for h in turn.hop_ids if hops[h].role == "answer"]
-        reference = reference_of([signal])
-        assert reference is not None
-        check = checker(reference, TOOLS)
+        check = checker(signal.reference or "", TOOLS)
         assert check is not None
         assert check(answers[0].completion or says("")).passed == bool(signal.value)
 

@@ -17,10 +17,12 @@ from serving.records import Feedback, Hop, Message, ToolCall, Turn, canonical_js
 from traces.analytics.views import query
 from traces.attribute import attribute
 from traces.attribution.blame import Blame
+from traces.attribution.outcomes import settle
+from traces.attribution.references import References, references_of
 from traces.attribution.replayed import Preference
 from traces.ingest import ingest
 from traces.verifiers.check import Check
-from traces.verifiers.registry import checker, reference_of
+from traces.verifiers.registry import checker
 
 HALF = "\\ud800"
 """As it stands in a log."""
@@ -171,8 +173,9 @@ def test_an_edit_or_reference_that_no_id_could_hold_is_nothing_to_check_against(
     call = Message(role="assistant", tool_calls=(ToolCall(id="c", name="light", arguments=VALUED),))
     edit = signal("edit", None, correction=call)
     kept = signal(reference=escaped(REFERENCES[2]))
+    turn = turn_of([hop()])
 
     assert checker(escaped(REFERENCES[1])) is None
-    assert reference_of([edit, kept]) is None
+    assert references_of(settle(turn, [edit, kept])) is None
     plain = signal(reference=canonical_json(REFERENCES[0]))
-    assert reference_of([edit, kept, plain]) == REFERENCES[0]
+    assert references_of(settle(turn, [edit, kept, plain])) == References((REFERENCES[0],))

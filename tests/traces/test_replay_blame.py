@@ -35,7 +35,7 @@ def rows(own: int, *others: int, reference: str = "now", **fields) -> list[Repla
 def blamed(
     replays: list[Replay], klass: str = "adapter", slot: str | None = "L1", *,
     confidence: float = 0.9, corrected: bool = False, decision: str = "routed",
-    rule: str = "own_verifier", **options,
+    rule: str = "own_verifier", digest: str | None = "3fa9c1d2e4b5", **options,
 ) -> Blame:  # fmt: skip
     before = Blame(
         turn_id="t1", klass=klass, slot=slot, confidence=confidence, evidence="as it was",
@@ -45,7 +45,7 @@ def blamed(
         turn_id="t1", success=False, tier="A", rule="verified",
         correction=says("Paris") if corrected else None,
     )  # fmt: skip
-    turn = turn_of(HOPS, decision=decision)
+    turn = turn_of(HOPS, decision=decision, digest=digest)
     return from_replay(before, replays, turn, HOPS, outcome, PROFILE, 0.05, **options)
 
 
@@ -175,6 +175,52 @@ def test_small_gaps_show_over_similar_turns() -> None:
     assert "over 3 similar turns" in pooled.evidence
     others = [Similar("L2", s.rows) for s in alike]
     assert blamed(rows(1, 4, 1, 0), similar=others).verdict == "adapter"
+
+
+def judged_of(replays: list[Replay], samples: int) -> list[Replay]:
+    """Return the rows with so few judged samples of every slot but L1."""
+    return [
+        row if row.slot == "L1"
+        else row.model_copy(
+            update={"samples": samples, "successes": min(row.successes, samples)}
+        )
+        for row in replays
+    ]  # fmt: skip
+
+
+def test_slots_that_are_equally_good_turn_by_turn_are_none_the_worse_for_what_was_judged() -> None:
+    """Hard turns were judged more often for the slot that answered: a sum would blame the route."""
+    hard, easy = judged_of(rows(1, 1, 1, 1), 4), rows(7, 7, 7, 7)
+    found = blamed(hard, similar=[Similar("L1", each) for each in [hard, easy] * 10])
+    assert found.verdict == "adapter"
+
+
+def test_similar_turns_make_no_surer_of_the_router_than_the_turn_itself() -> None:
+    """They were chosen because the same slot failed."""
+    alike = [Similar("L1", rows(1, 5, 1, 1))] * 9
+    found = blamed(rows(1, 4, 1, 0), similar=alike)
+    assert (found.verdict, found.right_slot) == ("router", "L0")
+    assert found.confidence < 0.6
+    log = blamed(rows(1, 4, 1, 0), "router", "L0", confidence=0.9, similar=alike)
+    assert (log.verdict, log.confidence) == ("router", 0.9)
+
+
+def test_an_arm_of_which_most_was_not_judged_says_nothing() -> None:
+    """Long right answers may be cut where hasty wrong ones are not."""
+    cut = [
+        row.model_copy(update={"samples": 3, "successes": 0}) if row.slot == "L1" else row
+        for row in rows(0, 8, 8, 8)
+    ]
+    assert blamed(cut).verdict is None
+    assert blamed(judged_of(rows(2, 8, 0, 0), 3)).verdict is None
+    assert blamed(judged_of(rows(7, 8, 0, 0), 3)).verdict == "stochastic"
+    assert blamed(judged_of(rows(0, 8, 8, 8), 4)).verdict == "router"
+
+
+def test_where_nobody_knows_which_version_answered_none_is_said_to_be_gone() -> None:
+    told = blamed(rows(2, 2, 1, 0), digest=None).evidence
+    assert "which version had answered is not known" in told
+    assert "is gone" not in told
 
 
 def test_what_was_asked_otherwise_than_it_was_answered_is_said() -> None:

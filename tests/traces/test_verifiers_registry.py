@@ -4,16 +4,16 @@ Nothing is faked. Whatever a log says, the registry answers with a check or with
 """
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.records import Feedback, Message, ToolCall
+from serving.records import Message, ToolCall
 from traces.verifiers.check import Check
-from traces.verifiers.registry import checker, reference_of
+from traces.verifiers.registry import checker
 
 TOOL = {
     "type": "function",
@@ -136,59 +136,3 @@ def test_no_answer_is_too_odd(reference: dict[str, Any], text: str) -> None:
 
     for answer in (said(text), called(text, text), said(text + "\ud800")):
         assert check(answer).passed in (True, False)
-
-
-def signal(kind: str = "verifier", hours: int = 0, **fields: Any) -> Feedback:
-    return Feedback.model_validate(
-        {"source": "test", "target_kind": "turn", "target_id": "t1", "kind": kind, "name": kind,
-         "created_at": AT + timedelta(hours=hours), **fields}
-    )  # fmt: skip
-
-
-def exact(text: str) -> dict[str, Any]:
-    return {"verifier": "exact", "accepted": [text]}
-
-
-def test_the_latest_verifiers_reference_counts_in_whatever_order_it_is_told() -> None:
-    signals = [signal(hours=h, reference=json.dumps(exact(str(h)))) for h in (1, 3, 2)]
-
-    assert reference_of(signals) == exact("3")
-
-
-def test_a_reference_that_makes_no_sense_is_passed_over() -> None:
-    signals = [
-        signal(hours=1, reference=json.dumps(exact("old"))),
-        signal(hours=2, reference='{"verifier": "vibes"}'),
-        signal(hours=3, reference="{"),
-        signal(hours=4),
-        signal("comment", hours=5, reference=json.dumps(exact("hearsay"))),
-    ]
-
-    assert reference_of(signals) == exact("old")
-
-
-def test_an_edit_says_what_was_expected_where_no_verifier_does() -> None:
-    edits = [
-        signal("edit", hours=1, correction=said("Rome")),
-        signal("edit", hours=2, correction=called("wait", '{"minutes": 5}')),
-    ]
-    judged = signal(hours=0, reference=json.dumps(exact("Oslo")))
-
-    assert reference_of(edits) == CALL
-    assert reference_of(edits[:1]) == exact("Rome")
-    assert reference_of([*edits, judged]) == exact("Oslo")
-
-
-@pytest.mark.parametrize(
-    "signals",
-    [
-        [],
-        [signal("thumb", value=-1.0)],
-        [signal("edit", correction=said(" "))],
-        [signal("edit")],
-        [signal("edit", correction=called("wait", "{minutes}"))],
-        [signal("edit", correction=called("wait", "[1]"))],
-    ],
-)
-def test_without_a_right_answer_there_is_no_reference(signals: list[Feedback]) -> None:
-    assert reference_of(signals) is None

@@ -11,8 +11,9 @@ verdicts, at most `MANY` of a turn, so that a flood of them needs no memory here
 # ruff: noqa: S608
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import duckdb
 
@@ -24,7 +25,7 @@ from traces.joins.standing import standing
 from traces.storage.connections import lake_cursor
 from traces.storage.row_records import record_of
 from traces.verifiers.check import Check
-from traces.verifiers.registry import turn_check
+from traces.verifiers.registry import TurnCheck, turn_check
 
 _FETCH_ROWS = 1000
 _RUNS_CODE = "python_tests"
@@ -92,19 +93,29 @@ def recheck(connection: duckdb.DuckDBPyConnection, run_code: int, at: str) -> It
 
 
 def check_again(hops: Sequence[Hop], signal: Feedback) -> Check:
-    """Return what a verdict's check finds of a turn's answers; no verdict where it cannot be made.
+    """Return what a verdict's check finds of a turn; no verdict where it cannot be made."""
+    reference = signal.reference
+    if reference is None:
+        return Check(None, "no answer to check")
+    return judged_again(hops, lambda tools: turn_check(reference, tools))
+
+
+def judged_again(
+    hops: Sequence[Hop], check_of: Callable[[Sequence[Mapping[str, Any]]], TurnCheck | None]
+) -> Check:
+    """Return what a check finds of a turn's answers, made for the tools that each was offered.
 
     Where calls are checked any of several may be the right one. Else the last answer decides, but
     what an earlier one did for good (a call that safety forbids) fails the turn, and of a turn that
     ends with a call nobody knows where it led.
     """
     answers = [hop for hop in standing(hops) if hop.role == "answer" and hop.completion is not None]
-    if not answers or signal.reference is None:
+    if not answers:
         return Check(None, "no answer to check")
     called: list[Check] = []
     said: list[Check] = []
     for hop in answers:
-        check = turn_check(signal.reference, tools_of(hop))
+        check = check_of(tools_of(hop))
         if check is None or hop.completion is None:
             return Check(None, "the reference describes no check")
         ends = hop is answers[-1] and not hop.completion.tool_calls

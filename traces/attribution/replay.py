@@ -38,6 +38,8 @@ Progress = Callable[[int, int], None]
 SOURCE = "replay"
 """Of the preference pairs."""
 
+TOO_DEAR = "needs more calls than the budget"
+
 _CALLS_AT_ONCE = 128
 """Turns are asked together up to so many calls: engines batch, and a kill loses no more."""
 _TURNS_AT_ONCE = 32
@@ -143,6 +145,9 @@ async def _next_group(
             job = await jobs.job(bundle)
             if isinstance(job, str):
                 tally.left_out[job] += 1
+                continue
+            if job.most_calls > budget:
+                tally.left_out[TOO_DEAR] += 1
                 continue
             if calls + job.most_calls > left:
                 return group, order[place:]
@@ -272,6 +277,7 @@ def _row(job: Job, arm: JobArm, samples: Sequence[Sample], now: datetime) -> Rep
         view=arm.view.view,
         tools=arm.view.offered,
         temperature=job.task.temperature,
+        max_tokens=job.task.max_tokens,
         asked=len(samples) + (before.how.asked if before else 0),
         left_out=dict(sorted(left_out.items())),
         calls=sum(s.calls for s in samples) + (before.how.calls if before else 0),

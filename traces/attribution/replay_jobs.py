@@ -6,6 +6,7 @@ In: a turn with its calls, the lake for what came before it. Out: a `Job`, or wh
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +15,23 @@ from typing import Any, Literal
 import duckdb
 
 from serving.engine import Engine
-from serving.records import BASE_SLOT, content_id
+from serving.records import BASE_SLOT
 from serving.slots import Profile
 from traces.attribution.arm_views import ArmView, Tools, answer_hops, arm_views
-from traces.attribution.fresh_answers import REFUSED, TOO_SLOW, Task, task_of
+from traces.attribution.fresh_answers import DEFAULT_TOKENS, REFUSED, TOO_SLOW, Task, task_of
+from traces.attribution.fresh_answers import TRUNCATED as CUT
+from traces.attribution.rechecking import judged_again
+from traces.attribution.references import References, references_of
 from traces.attribution.replay_choice import NO_CHECK, TRUNCATED
-from traces.attribution.replay_rows import signals_of
 from traces.attribution.replayed import Replay, current
 from traces.bundles import TurnBundle, read_bundles
 from traces.config import AttributionConfig
 from traces.storage.row_records import record_of
-from traces.verifiers.registry import TurnCheck, reference_of, turn_check
+from traces.verifiers.registry import TurnCheck
 
 NO_TOOLS = "the tools that were offered are not known"
 HOPS_MISSING = "calls are missing from the record"
+PASSED = "the check passes the recorded answer"
 KNOWN = "replayed before"
 _EARLIER_TURNS = 200
 
@@ -107,37 +111,34 @@ class Jobs:
             return HOPS_MISSING
         if any(hop.finish_reason == "length" for hop in answer_hops(bundle)):
             return TRUNCATED
-        raw = reference_of(signals_of(bundle.outcome.signals))
-        if raw is None:
+        references = references_of(bundle.outcome)
+        if references is None:
             return NO_CHECK
-        reference = content_id(raw)
+        reference = references.name
         views = arm_views(self.profile, bundle, self._earlier(bundle), self.offered)
-        checks = {
-            slot: check
-            for slot, view in views.items()
-            if (check := turn_check(raw, view.tools)) is not None
-        }
-        if len(checks) < len(views):
-            return NO_CHECK
+        checks = {slot: references.check(view.tools) for slot, view in views.items()}
         judges_calls = any(check.judges_calls for check in checks.values())
         if judges_calls and not any(view.tools for view in views.values()):
             return NO_TOOLS
         rows = self._rows(turn.turn_id)
         before = current(rows, reference)
         task = task_of(bundle, judges_calls, self.config.replay_temperature)
-        arms, kept = [], []
-        for slot, view in views.items():
-            row = before.get(slot)
-            if row is not None and _unanswered(row):
-                row = None
-            if row is not None and row.how.asked >= self.config.samples:
-                kept.append(row)
-            else:
-                arms.append(await self._arm(bundle, slot, view, checks[slot], task, row))
-        if not arms:
+        before = {slot: row for slot, row in before.items() if not _is_open(row, task)}
+        kept = {slot: before[slot] for slot in views if self._is_whole(before.get(slot))}
+        if len(kept) == len(views):
             return KNOWN
+        if await asyncio.to_thread(_passed, bundle, references):
+            return PASSED
+        arms = [
+            await self._arm(bundle, slot, view, checks[slot], task, before.get(slot))
+            for slot, view in views.items()
+            if slot not in kept
+        ]
         stale = any(row.how.reference != reference for row in rows)
-        return Job(bundle, task, reference, tuple(arms), tuple(kept), stale)
+        return Job(bundle, task, reference, tuple(arms), tuple(kept.values()), stale)
+
+    def _is_whole(self, row: Replay | None) -> bool:
+        return row is not None and row.how.asked >= self.config.samples
 
     async def _arm(
         self, bundle: TurnBundle, slot: str, view: ArmView, check: TurnCheck, task: Task,
@@ -191,10 +192,20 @@ class Jobs:
         return [record_of(Replay, "replays", row) for row in found]
 
 
-def _unanswered(row: Replay) -> bool:
-    """Whether the engine answered none of an arm's calls: asked again, it may."""
-    left_out = row.how.left_out
-    return left_out.get(REFUSED, 0) + left_out.get(TOO_SLOW, 0) >= row.how.asked
+def _passed(bundle: TurnBundle, references: References) -> bool:
+    """Whether the answer that failed passes: then this is not what it failed."""
+    return judged_again(bundle.hops, references.check).passed is True
+
+
+def _is_open(row: Replay, task: Task) -> bool:
+    """Whether an arm is to be asked afresh: it may answer now, or come to an end.
+
+    The engine had answered none of its calls, or cut most answers at a lower limit than this.
+    """
+    left_out, asked = row.how.left_out, row.how.asked
+    cut = 2 * left_out.get(CUT, 0) > asked
+    longer = task.max_tokens > (row.how.max_tokens or DEFAULT_TOKENS)
+    return left_out.get(REFUSED, 0) + left_out.get(TOO_SLOW, 0) >= asked or (cut and longer)
 
 
 def tools_offered(connection: duckdb.DuckDBPyConnection) -> dict[str, Tools]:

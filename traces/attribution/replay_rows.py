@@ -8,17 +8,17 @@ What was checked against another reference than a turn has now counts nowhere.
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import duckdb
 
-from serving.records import Feedback, content_id
+from traces.attribution.outcomes import Outcome
+from traces.attribution.references import references_of
 from traces.attribution.replayed import Replay, Similar, current
 from traces.storage.row_records import record_of
-from traces.verifiers.registry import reference_of
 
 MOST_SIMILAR = 50
 """Replays of so many similar turns are added to a turn's own."""
@@ -52,15 +52,17 @@ class Replays:
             row = dict(zip(names, values, strict=True))
             found[row["turn_id"]].append(record_of(Replay, "replays", row))
             answered[row["turn_id"]] = row["answered"]
-        said = connection.execute(
-            "SELECT turn_id, signals FROM judged.outcomes"
+        relation = connection.execute(
+            "SELECT * FROM judged.outcomes"
             f" SEMI JOIN (SELECT turn_id FROM replays {at}) USING (turn_id) ORDER BY turn_id"
-        ).fetchall()
+        )
+        names = [column[0] for column in relation.description]
         by_turn: dict[str, list[Replay]] = {}
-        for turn_id, signals in said:
-            rows = _current(found.get(turn_id, ()), signals)
+        for values in relation.fetchall():
+            outcome = dict(zip(names, values, strict=True))
+            rows = _current(found.get(outcome["turn_id"], ()), outcome)
             if rows:
-                by_turn[turn_id] = rows
+                by_turn[outcome["turn_id"]] = rows
         members: dict[int, list[str]] = defaultdict(list)
         for turn_id in by_turn:
             if turn_id in cluster_of:
@@ -94,16 +96,11 @@ class Replays:
         ]
 
 
-def signals_of(text: str) -> list[Feedback]:
-    """Return the signals that an outcome keeps."""
-    return [Feedback.model_validate(raw) for raw in json.loads(text)]
-
-
-def _current(rows: Sequence[Replay], signals: str) -> list[Replay]:
+def _current(rows: Sequence[Replay], outcome: Mapping[str, Any]) -> list[Replay]:
     """Return the rows that were checked against what the turn is checked against now."""
     try:
-        reference = reference_of(signals_of(signals))
-        return [] if reference is None else [*current(rows, content_id(reference)).values()]
+        references = references_of(record_of(Outcome, "outcomes", outcome))
+        return [] if references is None else [*current(rows, references.name).values()]
     except (ValueError, RecursionError):
         return []  # whatever a record holds, it stops no other turn
 

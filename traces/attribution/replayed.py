@@ -5,7 +5,6 @@ verdict out. It is asked again at every attribution, so that late evidence count
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +23,7 @@ from serving.records import (
 )
 from serving.slots import Profile
 from traces.attribution.blame import Blame
-from traces.attribution.gap import Arm, Finding, judge, material_gap
+from traces.attribution.gap import Arm, Finding, judge, judge_alike, material_gap, sureness
 from traces.attribution.outcomes import Outcome
 
 CODE_VERSION = "replay-1"
@@ -53,6 +52,8 @@ class ArmConfig(Record):
     tools: Literal["recorded", "slot", "none"]
     """Tools offered: the turn's own, those the slot was last offered elsewhere, or none."""
     temperature: float
+    max_tokens: int | None = None
+    """Token limit of an answer; None in rows that do not tell."""
     asked: int
     """Samples drawn, those among them that could not be judged too."""
     left_out: dict[str, int] = Field(default_factory=dict)
@@ -75,6 +76,20 @@ class Replay(Record):
     """JSON text of an `ArmConfig`."""
     code_version: str = CODE_VERSION
     created_at: AwareDatetime
+
+    @property
+    def arm(self) -> Arm:
+        """Its counts."""
+        return Arm(self.slot, self.samples, self.successes)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether half of its answers or more could be judged.
+
+        Which answers those are may depend on how good they are: long ones are cut, others ask
+        tools what nobody had asked.
+        """
+        return 2 * self.samples >= self.how.asked
 
     @property
     def how(self) -> ArmConfig:
@@ -158,7 +173,8 @@ def from_replay(
 
     `rows` are those that were checked against what the turn is checked against now (`current`).
     `similar` are replays of similar turns; they are added to the turn's own where these alone do
-    not show a gap.
+    not show a gap. They make no surer than the turn's own: they were chosen because the same slot
+    failed, and each slot may have a chance of its own at each request.
 
     What the log shows is evidence too: where the replay says something else it decides only if
     it weighs more.
@@ -169,18 +185,27 @@ def from_replay(
     solvable = outcome.correction is not None or (
         blame.klass == "adapter" and (blame.method == "pooled" or blame.rule in SHOWN_IN_THE_ANSWER)
     )
-    alike = [s.rows for s in similar if s.slot == turn.slot]
+    own = _arms(turn.slot, rows)
+    alike = [_arms(turn.slot, s.rows) for s in similar if s.slot == turn.slot]
     # Two looks at the same null share what it may be wrong in.
     level = false_router / 2 if alike else false_router
-    found = _judged(turn.slot, [list(arms.values())], level, solvable)
+    if not arms[str(turn.slot)].is_told:
+        return blame
+    found = judge(*own, level, solvable=solvable)
     if found is None:
         return blame
     pooled = None
     if found.verdict in ("adapter", "unsolvable") and alike:
-        pooled = _judged(turn.slot, [list(arms.values()), *alike], level, solvable)
-    if pooled is not None and pooled.verdict == "router":
+        pooled = judge_alike([own, *alike], level)
+    best = next((a for a in own[1] if pooled is not None and a.slot == pooled.right_slot), None)
+    if pooled is not None and best is not None and best.share > own[0].share:
         words = f"over {1 + len(alike)} similar turns, {pooled.words}"
-        found = Finding("router", pooled.right_slot, pooled.confidence, words, pooled.p_value)
+        before = blame.confidence if blame.klass == "router" else 0.0
+        sure = min(pooled.confidence, max(before, sureness(found.p_value)))
+        found = Finding("router", pooled.right_slot, sure, words, pooled.p_value)
+    little = {row.slot for row in rows if not row.is_told}
+    if little and (found.verdict in ("adapter", "unsolvable") or found.right_slot in little):
+        return blame  # nobody knows what the slot of which too little was judged does
     kept = _kept(blame, found, arms, str(turn.slot))
     if kept is not None:
         words = f"{blame.evidence}; {found.words}; what the log shows weighs more"
@@ -211,7 +236,7 @@ def _kept(blame: Blame, found: Finding, arms: dict[str, Replay], slot: str) -> f
 
 def _for_router(right: str | None, arms: dict[str, Replay], slot: str) -> float:
     """Return what the counts make of the odds that the right slot would have done better."""
-    counts = {name: Arm(name, row.samples, row.successes) for name, row in arms.items()}
+    counts = {name: row.arm for name, row in arms.items()}
     if right is not None:
         return material_gap(counts[slot], counts.get(right, Arm(right, 0, 0)))
     # Nobody was named: the best of several looks better than it is.
@@ -219,22 +244,10 @@ def _for_router(right: str | None, arms: dict[str, Replay], slot: str) -> float:
     return min(1.0, max((material_gap(counts[slot], arm) for arm in others), default=1.0))
 
 
-def _judged(
-    slot: str, turns: Sequence[Sequence[Replay]], false_router: float, solvable: bool
-) -> Finding | None:
-    """Judge the arms of one turn, or of several added up.
-
-    Over turns of different difficulty a sum varies less than the null says: the rule is then
-    on the safe side.
-    """
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for rows in turns:
-        for row in rows:
-            sums[row.slot][0] += row.samples
-            sums[row.slot][1] += row.successes
-    arms = {name: Arm(name, *counts) for name, counts in sums.items()}
-    others = [arm for name, arm in sorted(arms.items()) if name != slot]
-    return judge(arms[slot], others, false_router, solvable=solvable)
+def _arms(slot: str, rows: Sequence[Replay]) -> tuple[Arm, list[Arm]]:
+    """Return the arm that answered and the others."""
+    arms = {row.slot: row.arm for row in rows}
+    return arms[slot], [arm for name, arm in sorted(arms.items()) if name != slot]
 
 
 def _blamed(
@@ -242,7 +255,9 @@ def _blamed(
     weak: bool,
 ) -> Blame:  # fmt: skip
     evidence = f"{blame.evidence}; {found.words}"
-    if own.how.version == "champion" and own.digest != turn.digest:
+    if turn.digest is None and turn.slot != BASE_SLOT:
+        evidence += "; which version had answered is not known, the one that serves was asked"
+    elif own.how.version == "champion" and own.digest != turn.digest:
         evidence += "; the version that had answered is gone, its successor was asked"
     if weak:
         evidence += "; other slots were asked with the view of the one that answered"

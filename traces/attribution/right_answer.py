@@ -16,7 +16,7 @@ from typing import Any, Literal
 from serving.records import Feedback, Message
 from traces.attribution.literals import Literal as Word
 from traces.attribution.literals import leaves, literals_of, numbers_of
-from traces.attribution.outcomes import verifier_failed
+from traces.attribution.outcomes import tier_of, verifier_failed
 
 Form = Literal["call", "code", "json", "text"]
 """What an answer is by its looks; anything may be text."""
@@ -59,14 +59,19 @@ class RightAnswer:
 def right_answer(correction: Message | None, signals: Sequence[Feedback]) -> RightAnswer | None:
     """Return what is known of the right answer: the last failed check's reference, else the edit.
 
-    None where nobody said. A reference that cannot be read says nothing.
+    None where nobody said. A reference that cannot be read says nothing; what a model checked
+    against counts where nobody else said anything.
     """
-    for signal in reversed(signals):
-        if signal.kind == "verifier" and signal.reference and verifier_failed(signal):
-            found = _referred(signal.reference)
-            if found is not None:
-                return found
-    return None if correction is None else _corrected(correction)
+    failed = [f for f in signals if f.kind == "verifier" and verifier_failed(f)]
+    told = _told([f for f in failed if tier_of(f) == "A"])
+    if told is None and correction is not None:
+        return _corrected(correction)
+    return told or _told(failed)
+
+
+def _told(failed: Sequence[Feedback]) -> RightAnswer | None:
+    references = (signal.reference for signal in reversed(failed) if signal.reference)
+    return next((found for ref in references if (found := _referred(ref)) is not None), None)
 
 
 def form_of(message: Message) -> Form:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from serving.records import Feedback, Message, Record, canonical_json
+from serving.records import Message, Record, canonical_json
 from traces.verifiers.check import Check
 from traces.verifiers.exact import check_exact
 from traces.verifiers.form import Form, check_form
@@ -185,7 +185,7 @@ def turn_check(
     reference: str | Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
 ) -> TurnCheck | None:
     """Return the check of a turn that a reference describes, as `checker` does of an answer."""
-    raw = _object(reference)
+    raw = read_reference(reference)
     if raw is None:
         return None
     try:
@@ -209,28 +209,11 @@ def _guarded(
     return guarded
 
 
-def reference_of(signals: Sequence[Feedback]) -> dict[str, Any] | None:
-    """Return what an answer to a turn can be checked against; None if nothing is known.
-
-    The latest verifier's reference that can be used; else the latest edit, whose tool call or
-    text is taken for the right answer.
-    """
-    ordered = sorted(signals, key=lambda f: (f.created_at, f.feedback_id), reverse=True)
-    for signal in ordered:
-        known = None if signal.reference is None else _object(signal.reference)
-        if signal.kind == "verifier" and known is not None and checker(known) is not None:
-            return known
-    for signal in ordered:
-        if signal.kind == "edit" and signal.correction is not None:
-            return _expected(signal.correction)
-    return None
-
-
-def _expected(answer: Message) -> dict[str, Any] | None:
+def expected(answer: Message) -> dict[str, Any] | None:
     """Return the reference that a right answer is; None for one that nothing can be held to."""
     if len(answer.tool_calls) == 1:
         call = answer.tool_calls[0]
-        arguments = _object(call.arguments)
+        arguments = read_reference(call.arguments)
         if arguments is None:
             return None
         return {"verifier": "tool_call", "name": call.name, "arguments": arguments}
@@ -239,7 +222,8 @@ def _expected(answer: Message) -> dict[str, Any] | None:
     return {"verifier": "exact", "accepted": [answer.content]}
 
 
-def _object(value: str | Mapping[str, Any]) -> dict[str, Any] | None:
+def read_reference(value: str | Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return an object as it was written in a log; None for what is none, or can have no id."""
     if isinstance(value, str):
         try:
             value = read_json(value)
