@@ -144,7 +144,8 @@ def test_an_engine_that_ends_by_itself_leaves_its_log_and_names_it(
         (child,) = _children(server.pid)
         os.kill(int(child), signal.SIGKILL)
         deadline = time.monotonic() + LIMIT_S
-        while Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        # Its last thread has ended too, or nobody can tell yet that it has.
+        while not _has_ended(child):
             assert time.monotonic() < deadline
             time.sleep(0.02)
     finally:
@@ -166,6 +167,11 @@ def _wait_for(pattern: str, said: list[str], server: "subprocess.Popen[str]") ->
         assert server.poll() is None, said
         assert time.monotonic() < deadline, said
         time.sleep(0.05)
+
+
+def _has_ended(pid: str) -> bool:
+    state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return state == "Z" and len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
 
 
 def _children(pid: int) -> list[str]:
