@@ -35,6 +35,8 @@ def export(
     with stages.open_registry(settings) as registry:
         version = version_named(settings, registry, which)
         check_artifact(settings.home, registry, version)
+        key = signing_key(settings.home, settings.registry.key)
+        registry.signers.admit(key.public_key)
     digest = version.manifest_digest
     reports = founded_reports(settings, version.slot, version.digest)
     return export_version(
@@ -42,7 +44,7 @@ def export(
         version,
         folder,
         base_model=base_model or settings.base.resolve().name,
-        key=signing_key(settings.home, settings.registry.key),
+        key=key,
         licence=licence,
         manifest=find_manifest(settings.home, digest) if digest else None,
         report=reports[-1] if reports else None,

@@ -6,6 +6,7 @@ killed goes on as the attempt that it was.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import Sequence
@@ -45,8 +46,6 @@ class _Asked:
     identity: "GateIdentity"
     suites: "list[Suite]"
     champions: dict[str, str | None]
-    in_use: frozenset[str | None]
-    """Digests that serve, take part in a canary, or that a rollback would bring back."""
     attempt: "Attempt"
 
 
@@ -72,6 +71,8 @@ def gate_stage(
         asked = _settle(settings, database, slot, challenger, base)
         if not isinstance(asked, _Asked):
             return asked
+        for champion in filter(None, asked.champions.values()):
+            verify_adapter(adapter_folder(settings.home, champion), settings.base, base)
         _warn_of_small_guards(settings, asked)
         measured = asyncio.run(_measure(settings, asked, base, progress))
         scores, durations, drift = measured
@@ -79,7 +80,7 @@ def gate_stage(
         report = _keep(settings, database, asked.attempt, report)
     finally:
         database.close()
-    if report.verdict != "PASS" and challenger not in asked.in_use:
+    if report.verdict != "PASS":
         asyncio.run(_withdraw(settings, slot, challenger))
     return report
 
@@ -100,7 +101,6 @@ def _settle(
         # did not come to say so asks again.
         kept = read_reports(settings.home, registry.log.report_keys(slot, challenger))
     champions = {state.slot: state.champion for state in states}
-    in_use = frozenset(d for s in states for d in (s.champion, s.previous, s.canary))
     whole = build_suites(profile, slot, settings.seed, settings.suites)
     check_rules(settings, whole)
     for sealed in sealed_sets(settings, whole, database):
@@ -118,7 +118,7 @@ def _settle(
     else:
         raise spent
     answer = next((r for r in kept if r.key == attempt.report_key), None)
-    return answer or _Asked(identity, sealed.suites, champions, in_use, attempt)
+    return answer or _Asked(identity, sealed.suites, champions, attempt)
 
 
 def _reserve(
@@ -259,8 +259,7 @@ async def _measure(
         try:
             await prove_served(settings.home, engine, served)
         except NotProved:
-            if settings.engine != stages.EMBEDDED and challenger not in asked.in_use:
-                await engine.unload_adapter(after[slot])
+            await _withdraw(settings, slot, challenger)
             raise
         runs: list[dict[str, SuiteRun]] = []
         for arm, names in enumerate((before, after)):
@@ -318,13 +317,22 @@ async def _drift(
 
 
 async def _withdraw(settings: Settings, slot: str, digest: str) -> None:
-    """Unload a challenger that did not pass from a server; the embedded engine is gone already."""
+    """Unload a challenger that did not pass from a server, unless it is of use there by now.
+
+    Another gate or a person may have given it traffic meanwhile. The embedded engine is gone.
+    """
+    from serving.errors import EngineRefused
     from serving.records import AdapterVersion
 
     if settings.engine == stages.EMBEDDED:
         return
+    with stages.open_registry(settings) as registry:
+        if any(digest in (s.champion, s.previous, s.canary) for s in registry.slots()):
+            return
     engine = stages.open_server(settings)
     try:
-        await engine.unload_adapter(AdapterVersion(slot=slot, digest=digest).name)
+        # Another run that withdrew it was first.
+        with contextlib.suppress(EngineRefused):
+            await engine.unload_adapter(AdapterVersion(slot=slot, digest=digest).name)
     finally:
         await engine.close()

@@ -116,6 +116,9 @@ async def ask_champion(
     Raises:
         NotProved: if the engine does not answer as what was trained; nothing is scored.
     """
+    from training.proofs import ensure_proofs
+
+    ensure_proofs(settings.home, settings.base, [champion] if champion is not None else [])
     engine, engine_id = stages.open_engine(settings, base)
     try:
         name = await stages.load_version(settings, engine, slot, champion)

@@ -313,7 +313,9 @@ def latest_run(settings: Settings, slot: str) -> "TrainedAdapter":
 async def _load_on_server(settings: Settings, slot: str, digest: str) -> None:
     """Load a version on the server that serves, and prove that it is what was trained."""
     from promotion.proof import prove_served
+    from training.proofs import ensure_proofs
 
+    ensure_proofs(settings.home, settings.base, [digest])
     engine = open_server(settings)
     try:
         name = await load_version(settings, engine, slot, digest)

@@ -25,23 +25,26 @@ class NotProved(MolError, RuntimeError):
 async def prove_served(
     home: Path, engine: Engine, served: Mapping[str, str | None], base_name: str = "base"
 ) -> tuple[Verdict, ...]:
-    """Prove every name whose artifact has a proof in the home; one without is told in the log.
+    """Prove every name against its artifact's proof in the home.
 
     Args:
-        home: with `proofs/`.
+        home: with `proofs/`, as `training.proofs.ensure_proofs` leaves it.
         engine: what answers; of several replicas each is proved.
         served: digest by served name; None for the bare base.
         base_name: under which the engine serves it.
 
     Raises:
-        NotProved: naming the first that is not; nothing was scored or changed.
+        NotProved: naming the first that is not, or has no proof; nothing was scored or changed.
         ProofInvalid: if a proof cannot be read.
     """
     adapters = {name: digest for name, digest in served.items() if digest is not None}
     found = {name: read_proof(home, digest) for name, digest in adapters.items()}
-    for name in (name for name, proof in found.items() if proof is None):
-        log.warning("%r is used without proof: training wrote none down for it", name)
     proofs = {name: proof for name, proof in found.items() if proof is not None}
+    for name in found.keys() - proofs.keys():
+        raise NotProved(
+            f"{name!r} has no proof to compare with: training wrote none down in "
+            f"{str(home / 'proofs')!r}. Nothing was scored or changed; 'flows run gate' writes it."
+        )
     replicas = engine.engines if isinstance(engine, Replicas) else (engine,)
     provings = await asyncio.gather(*(prove(each, proofs, base_name) for each in replicas))
     for number, verdict in ((n, v) for n, p in enumerate(provings, 1) for v in p.failed):

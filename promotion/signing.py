@@ -90,7 +90,7 @@ def sign_artifact(folder: Path, key: SigningKey) -> None:
     """
     from model_signing import hashing, signing
 
-    ignored = hashing.Config().set_ignored_paths(paths=[SIGNATURE_NAME])
+    ignored = hashing.Config().set_ignored_paths(paths=[SIGNATURE_NAME], ignore_git_paths=False)
     config = signing.Config().set_hashing_config(ignored)
     config.use_elliptic_key_signer(private_key=key.path)
     with disk_errors(folder), tempfile.TemporaryDirectory() as scratch:
@@ -125,6 +125,9 @@ def check_signature(folder: Path, name: str, digest: str, signers: Mapping[str, 
     if fingerprint not in signers:
         known = ", ".join(repr(key[:12]) for key in signers) or "none"
         raise _refused(name, f"its key {fingerprint[:12]!r} is not among the registry's ({known})")
+    # Signatures of earlier code leave Git's own files out, whatever is in them.
+    for stray in sorted(folder.glob(".git*")):
+        raise _refused(name, f"a file was added that no adapter has: {stray.name!r}")
     _verify(folder, name, signers[fingerprint])
     signed = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
     subject = signed["subject"][0]["name"]
@@ -159,9 +162,9 @@ def register_signed(
     folder, known_keys = home / version.path, registry.signers.keys()
     try:
         check_signature(folder, version.name, version.digest, known_keys)
-    except SignatureRefused as refusal:
-        if known is not None and not isinstance(refusal, UnsignedAdapter):
-            raise  # a signature made anew would hide what happened to it
+    except SignatureRefused:
+        if known is not None:
+            raise  # it was signed: a signature made anew would hide what happened to it
         if verify is not None:
             verify(folder)
         sign_artifact(folder, key)

@@ -53,9 +53,11 @@ class ModuleDistance(Record):
     """Norm of the difference of the two changes."""
 
     @property
-    def relative(self) -> float:
-        """Distance in norms of the first version's change; infinite where that is none."""
-        return self.distance / self.a if self.a else math.inf if self.distance else 0.0
+    def relative(self) -> float | None:
+        """Distance in norms of the first version's change; None where that has none."""
+        if not self.a:
+            return None if self.distance else 0.0
+        return self.distance / self.a
 
 
 def differences(

@@ -12,7 +12,7 @@ from typing import Any
 
 from serving.probes import SCORED_TOKENS, probe_token_ids
 from serving.proof import Proof, ProofInvalid, Told, distance, read_proof, write_proof
-from training.artifact import adapter_folder, base_digest
+from training.artifact import adapter_folder, base_digest, verify_adapter
 
 DTYPE = "float32"
 _Probes = tuple[tuple[int, ...], ...]
@@ -22,6 +22,7 @@ def ensure_proofs(home: Path, base: Path, digests: Iterable[str]) -> int:
     """Write the proofs of published adapters that have none for these probes; return how many.
 
     Raises:
+        AdapterNotServable: if one is not what it was published as; no proof is written of that.
         BaseNotFound: if `base` is not a model folder.
         DiskFull: if one could not be stored.
     """
@@ -34,6 +35,8 @@ def ensure_proofs(home: Path, base: Path, digests: Iterable[str]) -> int:
     lacking = [digest for digest in wanted if not _is_there(home, digest, base_id, probes)]
     if not lacking:
         return 0
+    for digest in lacking:
+        verify_adapter(adapter_folder(home, digest), base, base_id)
     model = _load(base)
     base_told, told = _told(model, probes), {}
     for digest in lacking:

@@ -23,7 +23,7 @@ from promotion.gate import list_reports
 from promotion.promote import bootstrap
 from promotion.proof import NotProved
 from serving.proof import proof_path
-from training.artifact import Version, import_adapter
+from training.artifact import AlteredAdapter, Version, adapter_folder, import_adapter
 from training.proofs import ensure_proofs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")
@@ -74,11 +74,25 @@ def test_the_check_before_a_promotion_or_a_canary_refuses_it(
     settings, _, challenger = served
     folder = settings.home / "adapters" / challenger.digest.removeprefix("sha256:")
     check = stages.artifact_check(settings, "L1", challenger.digest)
-    check(folder)  # without a proof it is only loaded
-    assert not proof_path(settings.home, challenger.digest).exists()
-    ensure_proofs(settings.home, settings.base, [challenger.digest])
+    proof_path(settings.home, challenger.digest).unlink(missing_ok=True)
     with pytest.raises(NotProved, match=r"Nothing was scored and the champion stays"):
         check(folder)
+    assert proof_path(settings.home, challenger.digest).exists()
+
+
+def test_no_proof_is_written_of_what_was_altered(
+    served: tuple[Settings, Version, Version],
+) -> None:
+    settings, champion, challenger = served
+    weights = [
+        adapter_folder(settings.home, one.digest) / "adapter_model.safetensors"
+        for one in (champion, challenger)
+    ]
+    weights[0].write_bytes(weights[1].read_bytes())
+    proof_path(settings.home, champion.digest).unlink(missing_ok=True)
+    with pytest.raises(AlteredAdapter, match="was published as"):
+        ensure_proofs(settings.home, settings.base, [champion.digest])
+    assert not proof_path(settings.home, champion.digest).exists()
 
 
 def test_scores_and_audits_of_a_champion_are_of_what_was_trained_or_none(

@@ -5,6 +5,7 @@ A server of its own on the loopback, one for this file; each test has a database
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -122,6 +123,22 @@ def test_of_two_words_that_last_the_newer_counts_here_as_well(url: str, later: t
             )
             assert registry.events("L2")[-1].note["override"] == given.id
             registry.end_canary("L2", note={"rolled_back": digest_of(2), "by": "canary"})
+
+
+def test_of_several_that_open_a_new_registry_at_once_one_makes_it(
+    server: PostgresServer, url: str
+) -> None:
+    def open_one(address: str) -> None:
+        together.wait()
+        Registry.open(address, SLOTS).close()
+
+    for _ in range(3):
+        together = threading.Barrier(6)
+        with ThreadPoolExecutor(6) as pool:
+            for opened in [pool.submit(open_one, url) for _ in range(6)]:
+                opened.result()
+        url = str(server.make_database(f"registry_{next(_numbers)}"))
+        url = url.replace("postgresql:", "postgresql+psycopg:")
 
 
 def test_of_racing_processes_exactly_one_wins_each_race(url: str) -> None:

@@ -109,6 +109,11 @@ def _link(folder: Path) -> None:
     (folder / "more").symlink_to("/etc/hostname")
 
 
+def _add_gits(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git" / "hook.pkl").write_bytes(b"\x80\x04.")
+
+
 def _unsign(folder: Path) -> None:
     (folder / "model.sig").unlink()
 
@@ -145,6 +150,7 @@ def _by_a_stranger(folder: Path) -> None:
         (_alter, "'adapter_model.safetensors' was altered"),
         (_add, "extra.json came later"),
         (_pickle, "adapter_model.bin came later"),
+        (_add_gits, "a file was added that no adapter has: '.git'"),
         (_remove, "version.json is missing"),
         (_link, "symlink"),
         (_unsign, "is not signed"),
@@ -287,6 +293,13 @@ def test_what_was_altered_is_not_signed_anew(home: Path) -> None:
     with Registry.open(home) as registry, pytest.raises(SignatureRefused, match="was altered"):
         register_signed(registry, home, _version(1))
     assert signature.read_bytes() == before
+
+
+def test_what_lost_its_signature_is_signed_by_a_person_alone(home: Path) -> None:
+    (home / _version(1).path / "model.sig").unlink()
+    with Registry.open(home) as registry, pytest.raises(UnsignedAdapter, match="adapters sign"):
+        register_signed(registry, home, _version(1))
+    assert not (home / _version(1).path / "model.sig").exists()
 
 
 def test_what_is_not_what_its_digest_says_is_not_signed_at_all(home: Path) -> None:
