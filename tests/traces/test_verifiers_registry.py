@@ -134,5 +134,10 @@ def test_no_answer_is_too_odd(reference: dict[str, Any], text: str) -> None:
     check = checker(reference, [TOOL])
     assert check is not None
 
+    # What may be read in two ways has no verdict.
+    doubtful = reference["verifier"] in ("numeric", "short_answer")
+    allowed = (True, False, None) if doubtful else (True, False)
     for answer in (said(text), called(text, text), said(text + "\ud800")):
-        assert check(answer).passed in (True, False)
+        found = check(answer)
+        assert found.passed in allowed
+        assert "crashed" not in found.detail
