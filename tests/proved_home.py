@@ -1,12 +1,17 @@
 """A home with published adapters of the tiny base and their proofs, for tests."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine_calls import make_adapter
 
+from serving.openai_engine import OpenAIEngine
 from serving.proof import Proof, read_proof
+from serving.replicas import Replicas
 from serving.slot_table import SlotEntry
+from serving.versions import Versions
 from training.artifact import Version, adapter_folder, import_adapter
 from training.proofs import ensure_proofs
 
@@ -39,3 +44,15 @@ class ProvedHome:
         path = str(self.folder(version).relative_to(self.home))
         named = {"champion": version.name, "digest": version.digest, "path": path}
         return SlotEntry(slot=version.slot, **named | fields)  # type: ignore[arg-type]
+
+
+@contextlib.asynccontextmanager
+async def serving(made: ProvedHome, *urls: str) -> AsyncIterator[tuple[Versions, Replicas]]:
+    """Yield what serves a home's versions on the engines at these addresses."""
+    engine = Replicas([OpenAIEngine(url) for url in urls])
+    versions = Versions(engine, made.home)
+    try:
+        yield versions, engine
+    finally:
+        await versions.close()
+        await engine.close()

@@ -27,6 +27,7 @@ from flows.replaying import (
 )
 from promotion.proof import NotProved
 from promotion.signing import SignatureRefused
+from promotion.state import RegisteredVersion
 from serving.embedded import EmbeddedEngine
 from serving.hops import OpenTurn, Server
 from serving.own_view import Conversation
@@ -88,6 +89,17 @@ async def record(base: Path, first: Path) -> list[Record]:
 def settings_of(home: Path, base: Path, first: Path | None, **changes: object) -> Settings:
     raw = {"home": home, "base": base, "first_adapters": first, "attribution": {"samples": 3}}
     return Settings.model_validate(raw | changes)
+
+
+def attributed(
+    recorded: Path, base: Path, first: Path, tmp_path: Path
+) -> tuple[Settings, RegisteredVersion]:
+    """Return settings of a copy whose turns are attributed, and the champion of L2."""
+    settings = settings_of(Path(shutil.copytree(recorded, tmp_path / "home")), base, first)
+    stages.prepare_registry(settings)
+    stages.attribute_stage(settings)
+    with stages.open_registry(settings) as registry:
+        return settings, registry.version(str(registry.slot("L2").champion))
 
 
 def test_a_replay_leaves_rows_pairs_and_a_blame_of_its_own(
@@ -154,20 +166,17 @@ def test_what_is_missing_is_said_before_anything_is_asked(
 def test_versions_altered_or_named_by_others_are_not_asked(
     recorded, tiny_base, first, tmp_path
 ) -> None:
-    home = Path(shutil.copytree(recorded, tmp_path / "home"))
-    settings = settings_of(home, tiny_base, first)
-    stages.prepare_registry(settings)
-    stages.attribute_stage(settings)
-    with Lake.open(home) as lake:  # as a harness that names its versions otherwise records it
+    settings, champion = attributed(recorded, tiny_base, first, tmp_path)
+    with Lake.open(
+        settings.home
+    ) as lake:  # as a harness that names its versions otherwise records it
         lake.commit(lambda connection: connection.execute("UPDATE turns SET digest = 'v2'"))
     report = replay_stage(settings)
     assert report.replayed > 0
     assert "served" not in report.versions
 
-    with stages.open_registry(settings) as registry:
-        champion = registry.version(str(registry.slot("L2").champion))
     other = make_adapter(tmp_path / "other", tiny_base, 77) / "adapter_model.safetensors"
-    shutil.copy(other, home / champion.path)
+    shutil.copy(other, settings.home / champion.path)
     with pytest.raises(SignatureRefused, match=champion.name):
         replay_stage(settings)
 
@@ -175,19 +184,14 @@ def test_versions_altered_or_named_by_others_are_not_asked(
 def test_what_a_server_calls_a_champion_is_proved_before_it_is_asked(
     recorded, tiny_base, first, tmp_path
 ) -> None:
-    home = Path(shutil.copytree(recorded, tmp_path / "home"))
-    settings = settings_of(home, tiny_base, first)
-    stages.prepare_registry(settings)
-    stages.attribute_stage(settings)
-    with stages.open_registry(settings) as registry:
-        champion = registry.version(str(registry.slot("L2").champion))
+    settings, champion = attributed(recorded, tiny_base, first, tmp_path)
     other = make_adapter(tmp_path / "other", tiny_base, 77)
     with (
         tiny_engine_server(tmp_path, {champion.name: other}, tiny_base) as url,
         pytest.raises(NotProved, match=champion.name),
     ):
         replay_stage(settings.model_copy(update={"engine": url}))
-    assert not list(read_preferences(home))
+    assert not list(read_preferences(settings.home))
 
 
 def test_an_engine_that_went_away_is_an_error_that_tells_what_was_kept(recorded) -> None:

@@ -7,12 +7,11 @@ engines lose, and what strangers load, is done to them by hand.
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from engine_server import tiny_engine_server
-from proved_home import ProvedHome
+from proved_home import ProvedHome, serving
 from slot_tables import simple, until, versions_on
 from stub_engine import StubEngine, stub_engine
 
@@ -37,17 +36,6 @@ WEIGHTS = "adapter_model.safetensors"
 @pytest.fixture
 def made(base: Path, tmp_path: Path) -> ProvedHome:
     return ProvedHome(tmp_path / "home", base)
-
-
-@contextlib.asynccontextmanager
-async def serving(made: ProvedHome, *urls: str) -> AsyncIterator[tuple[Versions, Replicas]]:
-    engine = Replicas([OpenAIEngine(url) for url in urls])
-    versions = Versions(engine, made.home)
-    try:
-        yield versions, engine
-    finally:
-        await versions.close()
-        await engine.close()
 
 
 def question(name: str) -> ChatRequest:

@@ -5,13 +5,11 @@ The same with the real vLLM: `tests/promotion/test_proof_vllm.py`.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from engine_server import tiny_engine_server
-from proved_home import ProvedHome
+from proved_home import ProvedHome, serving
 from safetensors.numpy import load_file, save_file
 from slot_tables import until
 from tiny import make_tiny_base
@@ -21,9 +19,7 @@ from serving.loading import VersionRefused
 from serving.openai_engine import OpenAIEngine
 from serving.proof import proof_path
 from serving.proving import Proving, prove
-from serving.replicas import Replicas
 from serving.slot_table import SlotEntry, SlotFile
-from serving.versions import Versions
 from training.artifact import Version
 
 pytestmark = [
@@ -51,17 +47,6 @@ def two(made: ProvedHome) -> Version:
 @pytest.fixture(scope="module")
 def three(made: ProvedHome) -> Version:
     return made.adapter("L2", 3)
-
-
-@contextlib.asynccontextmanager
-async def serving(made: ProvedHome, *urls: str) -> AsyncIterator[tuple[Versions, Replicas]]:
-    engine = Replicas([OpenAIEngine(url) for url in urls])
-    versions = Versions(engine, made.home)
-    try:
-        yield versions, engine
-    finally:
-        await versions.close()
-        await engine.close()
 
 
 def asked(made: ProvedHome, url: str, *versions: Version) -> Proving:
