@@ -173,17 +173,16 @@ def drawn_turns(
 @pytest.mark.parametrize("judged", [{}, {"L0": 2, "L2": 2, "L3": 2}, {"L1": 2}, {"L0": 4}])
 @pytest.mark.parametrize("turns", [4, 20])
 def test_equally_good_slots_blame_no_router_whatever_was_judged_of_each(judged, turns) -> None:
-    """300 draws each: with a true rate of 5 % more than 9 % come once in a thousand."""
     rng = random.Random(f"{sorted(judged.items())} {turns}")
-    found = [judge_alike(drawn_turns(rng, turns, judged), ALPHA) for _ in range(300)]
-    assert sum(each is not None for each in found) / 300 <= 0.09
+    found = [judge_alike(drawn_turns(rng, turns, judged), ALPHA) for _ in range(1000)]
+    assert sum(each is not None for each in found) / 1000 <= 0.05
 
 
 def test_a_slot_better_by_a_third_shows_over_eight_turns() -> None:
     rng = random.Random(3)
-    for judged in ({}, {"L0": 4, "L2": 4, "L3": 4}):
+    for judged, least in (({}, 95), ({"L0": 4, "L2": 4, "L3": 4}, 85)):
         found = [judge_alike(drawn_turns(rng, 8, judged, 0.3), ALPHA) for _ in range(100)]
-        assert sum(each is not None and each.right_slot == "L0" for each in found) >= 60
+        assert sum(each is not None and each.right_slot == "L0" for each in found) >= least
 
 
 def test_without_judged_samples_of_the_answering_slot_nothing_is_said() -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import NamedTuple
 
-from serving.records import NO_KEY, UNDATED, Feedback, FeedbackKind, Turn
+from serving.records import NO_KEY, UNDATED, Feedback, FeedbackKind
 from traces.attribution.outcomes import DERIVED
 from traces.attribution.phrases import Phrases, phrase_file, plain, said
 from traces.attribution.similarity import normalised, repeatable, rephrased
@@ -51,18 +51,6 @@ class Exchange(NamedTuple):
         """Whether the answer ends with a question, which the next request may answer."""
         tail = (self.answer or "")[-_TAIL_CHARS:]
         return "?" in tail or "？" in tail
-
-
-def exchange_of(turn: Turn) -> Exchange:
-    """Return what the signals need of a turn."""
-    answer = turn.answer
-    text = None
-    if answer is not None:
-        text = answer.content or " ".join(call.name or "call" for call in answer.tool_calls)
-    return Exchange(
-        turn.turn_id, turn.conversation_id, turn.user, turn.request, text, turn.status,
-        turn.started_at, turn.duration_s, turn.supersedes,
-    )  # fmt: skip
 
 
 def implied(
