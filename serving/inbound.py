@@ -30,6 +30,7 @@ from serving.exchange import RequestInvalid
 from serving.full_turns import Caller, FullTurns
 from serving.hop_role import KEY_HEADER
 from serving.hops import TurnFailed
+from serving.loading import VersionRefused
 from serving.metrics import Metrics
 from serving.passthrough import SESSION_HEADER, Passthrough
 from serving.protocols.events import encode
@@ -245,6 +246,12 @@ def refusal_for(problem: Exception, request_id: str) -> RequestInvalid:
         return RequestInvalid(
             "The engine does not answer.", code="engine_unavailable", status=503, retry_after_s=1
         )
+    lost = isinstance(cause, EngineRefused) and cause.status == 404
+    if lost or isinstance(cause, VersionRefused):
+        return RequestInvalid(
+            "The adapter that is to answer is not there, or not proved; try again later.",
+            code="not_ready", status=503, retry_after_s=1,
+        )  # fmt: skip
     if isinstance(problem, TurnFailed | MolError):
         return RequestInvalid(
             "The engine answered, but not so that the turn could go on.",

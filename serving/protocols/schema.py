@@ -27,7 +27,7 @@ _REFUSALS = {
     "415": "The body is not JSON.",
     "429": "The server has too much to do; see Retry-After.",
     "502": "The engine gave no proper answer.",
-    "503": "The engine cannot be reached, or the server is shutting down.",
+    "503": "The engine or the adapter is not there, or the server is shutting down.",
     "504": "The engine took too long.",
 }
 

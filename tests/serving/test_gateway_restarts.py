@@ -13,6 +13,7 @@ import httpx
 import openai
 import pytest
 from gateway_answers import CALL, PROFILE, TOOL, slots_answer
+from gateway_asks import check_refusal
 from mol_server import LIMIT_S, Running, mol_server, version, write_slots
 from stub_engine import Asked, StubEngine
 
@@ -208,7 +209,10 @@ def test_neither_turn_nor_hop_asks_for_a_name_that_the_engine_lost(tmp_path: Pat
             time.sleep(0.01)
         asked = len(stub.chats)
         answers = [post(mol, messages=HELLO, model=model) for model in ("mol", "L1")]
-        assert [answer.status_code for answer in answers] == [502, 502]
+        for answer in answers:
+            check_refusal(answer, "chat", 503, "not_ready")
+            assert answer.headers["retry-after"]
+            assert not any(name in answer.text for name in names)
         assert len(stub.chats) == asked
         assert {hop["status"] for hop in mol.records("hop", 2)} == {"engine_error"}
         stub.load_status = {}

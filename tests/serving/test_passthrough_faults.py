@@ -109,8 +109,9 @@ def test_an_adapter_that_cannot_be_loaded_again_is_an_error(stub, mol, proxy) ->
 
     answer = proxy.post(CHAT, json=ASK)
 
-    assert answer.status_code == 502
-    assert answer.json()["error"]["message"]
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    assert answer.json()["error"]["code"] == "not_ready"
 
 
 @pytest.mark.parametrize("fault", ["die", "half_chunk", "no_done", "error_event"])
