@@ -5,6 +5,7 @@ makes them, the primary one first; `draw` cuts them to what is asked of one set.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from curation.examples import prompt_id
@@ -142,7 +143,8 @@ def _size(suite: Suite, slot: str, sizes: SuitesConfig) -> int:
     return special.get(suite.kind, sizes.guard)
 
 
-def _own_guards(profile: Profile, slot: str, seed: int, pool: int) -> list[Suite]:
+@lru_cache(maxsize=len(MAKERS))
+def _own_guards(profile: Profile, slot: str, seed: int, pool: int) -> tuple[Suite, ...]:
     """Return what only the challenged slot is asked: safety, form, and conversations with tools."""
     guards = [read_suite(DATA / "safety.jsonl", profile, slot, _HARMFUL_TOOLS)]
     offers_tools = profile.slot(slot).offers_tools
@@ -153,4 +155,4 @@ def _own_guards(profile: Profile, slot: str, seed: int, pool: int) -> list[Suite
         guards.append(read_suite(DATA / name, profile, slot))
     if offers_tools:
         guards.append(living_suite(profile, slot, seed))
-    return guards
+    return tuple(guards)

@@ -5,7 +5,7 @@ Tasks of the gate's phrasings, which neither the first adapters nor simulated us
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from promotion.suites.household import TOOLS, run_tool
@@ -39,7 +39,8 @@ def pool_size(largest: int) -> int:
     return min(LARGEST_POOL, max(POOL, math.ceil(1.5 * largest / SEALED_SHARE)))
 
 
-def task_suites(profile: Profile, slot: str, seed: int, pool: int = POOL) -> list[Suite]:
+@lru_cache(maxsize=len(MAKERS))  # a second each, and commands build them for one slot after another
+def task_suites(profile: Profile, slot: str, seed: int, pool: int = POOL) -> tuple[Suite, ...]:
     """Return the suites that a slot answers also where another is challenged."""
     suites = [
         Suite(SKILLS[slot], slot, tuple(_skill_items(profile, slot, seed, pool)), "skill"),
@@ -49,7 +50,7 @@ def task_suites(profile: Profile, slot: str, seed: int, pool: int = POOL) -> lis
     ]
     if slot == profile.router:
         suites.append(Suite("route", slot, tuple(_route_items(profile, seed, pool)), "route"))
-    return suites
+    return tuple(suites)
 
 
 def form_suite(profile: Profile, slot: str, seed: int, pool: int = POOL) -> Suite:
