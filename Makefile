@@ -24,7 +24,8 @@ run: $(ready) ## set up, then the whole loop over the bundled traces
 	@$(bin)/flows run --config $(CONFIG) $(ARGS)
 
 test: $(ready) ## set up, then the tests that need no vLLM, on every core
-	@$(bin)/python -m pytest -n logical --maxprocesses 8 --dist loadfile $(ARGS)
+	@$(bin)/python -m pytest -n logical --maxprocesses 8 --dist loadfile \
+	  --no-loadscope-reorder $(ARGS)
 
 check: $(ready) ## style and types
 	@$(bin)/ruff check .

@@ -10,10 +10,13 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
+LONGEST = ("test_readme.py", "test_cycle.py", "test_cli.py", "test_gating.py")
 
 os.environ.update(
     {
@@ -30,14 +33,36 @@ os.environ.update(
         "NO_COLOR": "1",  # help texts and tables are compared as plain text
     }
 )
+
+_connect_as_usual = duckdb.connect
+
+
+def _connect_on_one_core(
+    *arguments: Any, config: dict[str, Any] | None = None, **more: Any
+) -> duckdb.DuckDBPyConnection:
+    """Give a DuckDB of this process one thread, and have it not hash its extensions at each start.
+
+    Both make for half of what a test of a small lake costs. The processes that tests start, and
+    tests that run alone, are as everywhere.
+    """
+    quick = {"threads": 1, "allow_unsigned_extensions": True}
+    return _connect_as_usual(*arguments, config=quick | (config or {}), **more)
+
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # A core each: threads of several test processes would only wait for one another.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    duckdb.connect = _connect_on_one_core
 
 
 def pytest_configure() -> None:
     """Let a run that is ended remove what it made, as one that is interrupted does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that no core waits for one of them at the end."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture(autouse=True, scope="session")

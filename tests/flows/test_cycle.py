@@ -77,7 +77,7 @@ def test_a_second_run_ingests_nothing_and_stops(finished, capsys):
     assert end_state(settings) == before
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_shuffled_outcomes_promote_nothing(seed, tiny_base, spool, tmp_path):
     shuffled = tmp_path / "shuffled"
     shuffled.mkdir()
@@ -112,13 +112,18 @@ def test_rules_that_no_gate_could_go_by_are_refused_before_anything_is_done(
     assert not (settings.home / "datasets").exists()
 
 
-def test_killed_in_every_stage_it_ends_the_same(finished, tiny_base, spool, tmp_path):
+@pytest.mark.parametrize(
+    "stages",
+    [("train", "promote"), pytest.param(tuple(REACHED), marks=pytest.mark.slow)],
+    ids=["some", "every"],
+)
+def test_killed_in_any_stage_it_ends_the_same(stages, finished, tiny_base, spool, tmp_path):
     settings, _ = finished
     killed = settings.model_copy(update={"home": tmp_path / "home"})
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trl", "prefect", "great_expectations", "flows.manual"])
     survived = []
-    for stage in REACHED:
+    for stage in stages:
         process = context.Process(target=run_until, args=(killed, stage))
         process.start()
         process.join()

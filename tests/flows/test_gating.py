@@ -171,8 +171,9 @@ def test_a_file_that_no_attempt_ended_in_answers_nothing(asked) -> None:
         connection.execute(gate_attempts_table.update().values(report_key=None))
     database.close()
     again = ask(settings, one)
-    assert (again.verdict, again.attempt) == (report.verdict, 1)
-    assert report.verdict != "PASS"
+    # Not the whole report: how fast two answers come differs, and so may the verdict on it.
+    assert (again.primary, again.guards, again.attempt) == (report.primary, report.guards, 1)
+    assert "PASS" not in (report.verdict, again.verdict)
     assert attempts(settings.home) == [("L1/tools", 1, one, again.key)]
 
 

@@ -22,7 +22,7 @@ from traces.read import read_turns
 from traces.storage.bodies import read_hops_by_id
 from traces.storage.lake import Lake
 from traces.storage.lake_address import Address, attach
-from traces.storage.migrations import SCHEMA_VERSION, is_current, stored_version
+from traces.storage.migrations import SCHEMA_VERSION, compare
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "lake_1.tar.gz"
 
@@ -80,7 +80,7 @@ def test_every_row_of_an_old_lake_is_there(old_home: Path, read_only: bool) -> N
     messages = dict(old_rows(old_home, {"hops": "hop_id, messages"})["hops"])
 
     with Lake.open(old_home, read_only=read_only) as lake:
-        assert stored_version(lake.connection) == SCHEMA_VERSION
+        assert compare(lake.connection).version == SCHEMA_VERSION
         assert {t: len(rows(lake.connection, t)) for t in ROWS} == ROWS
         after = {
             table: lake.connection.execute(f"SELECT {what} FROM {table} ORDER BY ALL").fetchall()
@@ -132,7 +132,7 @@ def test_a_migrated_lake_is_opened_without_a_commit(old_home: Path) -> None:
     with Lake.open(old_home) as lake:
         first = lake.snapshot_id()
     with Lake.open(old_home) as lake:
-        assert (lake.snapshot_id(), is_current(lake.connection)) == (first, True)
+        assert (lake.snapshot_id(), compare(lake.connection).is_current) == (first, True)
 
 
 def test_a_migrated_lake_serves_turns(old_home: Path) -> None:
