@@ -79,8 +79,7 @@ def attribute(
         LakeNotFound: if nothing was ingested yet.
         LakeUnavailable: if the lake cannot be written; it is as it was.
     """
-    Lake.open(home, read_only=True).close()  # says so if there is none
-    with Lake.open(home) as lake, little_memory(lake.connection):
+    with Lake.open(home, create=False) as lake, little_memory(lake.connection):
         connection = lake.connection
         at = f"AT (VERSION => {lake.snapshot_id()})"
         total = _one(connection, f"SELECT count(*) FROM turns {at}")

@@ -117,11 +117,10 @@ async def judge_turns(
         LakeNotFound: if nothing was ingested yet.
         LakeUnavailable: if the lake cannot be written; what was committed before is kept.
     """
-    Lake.open(home, read_only=True).close()  # says so if there is none
     judge = _Judge(engine, model, budget, progress)
     counts = {"pass": 0, "fail": 0, "none": 0}
     waiting = withdrawn = 0
-    with Lake.open(home) as lake:
+    with Lake.open(home, create=False) as lake:
         await _judge_all(lake, judge, _unasked(lake.connection, _SAMPLE, judge.name))
         measured = agreement(_measured(lake.connection, judge.name))
         refused = measured.refused

@@ -105,9 +105,8 @@ async def replay(
         LakeNotFound: if nothing was ingested yet.
         LakeUnavailable: if the lake cannot be written; what was committed before is kept.
     """
-    Lake.open(home, read_only=True).close()  # says so if there is none
     tally, stopped = _Tally(), None
-    with Lake.open(home) as lake:
+    with Lake.open(home, create=False) as lake:
         order, tally.left_out = choose(
             lake.connection, profile, config.samples, config.cluster_similarity
         )

@@ -53,38 +53,37 @@ class Lake:
         self._lock = lock
 
     @classmethod
-    def open(cls, home: Path, *, read_only: bool = False) -> Self:
-        """Open the lake of `home`, making it first unless `read_only`.
+    def open(cls, home: Path, *, read_only: bool = False, create: bool = True) -> Self:
+        """Open the lake of `home`, making it first unless `read_only` or not to `create` it.
 
         Raises:
-            LakeNotFound: if `read_only` and there is none.
+            LakeNotFound: if there is none and none is made.
             LakeUnavailable: if the catalog is corrupt, foreign, newer than this program, or
                 cannot be written.
         """
         root = home / "lake"
         address = read_address(home)
-        if read_only and address.catalog is None and not (root / "catalog.sqlite").exists():
+        create = create and not read_only
+        if not create and address.catalog is None and not (root / "catalog.sqlite").exists():
             raise _not_found(home)
         lock = WriterLock(root, address)
         try:
-            lake = cls(_connect(home, address, lock, read_only), root, lock)
+            lake = cls(_connect(home, address, lock, read_only, create), root, lock)
         except BaseException:
             lock.close()
             raise
         with contextlib.ExitStack() as unless_current:
             unless_current.push(lake)
-            version = migrations.stored_version(lake.connection)
-            if version > migrations.SCHEMA_VERSION:
-                raise LakeUnavailable(
-                    f"The lake {str(root)!r} is of version {version}, and this program knows "
-                    f"lakes up to {migrations.SCHEMA_VERSION}. Update the program; nothing was "
-                    "changed."
-                )
-            while not (current := migrations.is_current(lake.connection)) and not read_only:
+            while True:
+                found = migrations.compare(lake.connection)
+                if found.version > migrations.SCHEMA_VERSION:
+                    raise _newer(root, found.version)
+                if found.is_current:
+                    unless_current.pop_all()
+                    return lake
+                if read_only:
+                    break
                 lake.commit(migrations.upgrade)
-            if current:
-                unless_current.pop_all()
-                return lake
         # Made by an older version: readers need the new columns and views too.
         cls.open(home).close()
         return cls.open(home, read_only=True)
@@ -186,14 +185,14 @@ class Lake:
 
 
 def _connect(
-    home: Path, address: Address, lock: WriterLock, read_only: bool
+    home: Path, address: Address, lock: WriterLock, read_only: bool, create: bool
 ) -> duckdb.DuckDBPyConnection:
     root = home / "lake"
     try:
         root.mkdir(parents=True, exist_ok=True)
         if (lake := _attach_present(root, address, read_only)) is not None:
             return lake
-        if read_only:
+        if not create:
             raise _not_found(home)
         with lock.held():
             # Another machine may have made it while this one waited.
@@ -231,6 +230,13 @@ def _attach(root: Path, address: Address, **options: bool) -> duckdb.DuckDBPyCon
 def _not_found(home: Path) -> LakeNotFound:
     return LakeNotFound(
         f"No lake under {str(home)!r}: nothing was ingested yet. Run 'flows run ingest PATH' first."
+    )
+
+
+def _newer(root: Path, version: int) -> LakeUnavailable:
+    return LakeUnavailable(
+        f"The lake {str(root)!r} is of version {version}, and this program knows lakes up to "
+        f"{migrations.SCHEMA_VERSION}. Update the program; nothing was changed."
     )
 
 

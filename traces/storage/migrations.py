@@ -9,8 +9,9 @@ that opens it begins again. New columns and views need no version; anything else
 # ruff: noqa: S608
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import date
+from typing import NamedTuple
 
 import duckdb
 import orjson
@@ -41,9 +42,23 @@ _INLINED_ROWS = 100
 """Rows of one commit that go to the catalog, for tables of `IN_CATALOG`."""
 
 
-def stored_version(connection: duckdb.DuckDBPyConnection) -> int:
-    """Return the version of the attached lake; 0 if it has no tables yet."""
-    tables = _columns(connection)
+class Standing(NamedTuple):
+    """How an attached lake stands to what this program declares."""
+
+    version: int
+    """0 if it has no tables yet."""
+    is_current: bool
+    """Whether it is exactly as declared."""
+
+
+def compare(connection: duckdb.DuckDBPyConnection) -> Standing:
+    """Compare the attached lake with what is declared."""
+    columns = _columns(connection)
+    version = _version(connection, columns)
+    return Standing(version, version == SCHEMA_VERSION and not _missing(connection, columns))
+
+
+def _version(connection: duckdb.DuckDBPyConnection, tables: Collection[str]) -> int:
     if "lake_version" in tables:
         row = connection.execute("SELECT max(version) FROM lake_version").fetchone()
         if row is not None and row[0] is not None:
@@ -51,21 +66,18 @@ def stored_version(connection: duckdb.DuckDBPyConnection) -> int:
     return 1 if "hops" in tables else 0
 
 
-def is_current(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Return whether the lake is exactly as declared."""
-    return stored_version(connection) == SCHEMA_VERSION and not _missing(connection)
-
-
 def upgrade(connection: duckdb.DuckDBPyConnection) -> None:
     """Bring an older or empty lake nearer to the declared schema, inside a commit.
 
-    A new table's options can only be set by a later commit: `is_current` tells when all is done.
+    A new table's options can only be set by a later commit: `compare` tells when all is done.
     """
-    version = stored_version(connection)
+    columns = _columns(connection)
+    version = _version(connection, columns)
     if 0 < version < SCHEMA_VERSION:
         for step in _STEPS[version - 1 :]:
             step(connection)
-    for statement in _missing(connection):
+        columns = _columns(connection)
+    for statement in _missing(connection, columns):
         connection.execute(statement)
     if version != SCHEMA_VERSION:
         connection.execute("DELETE FROM lake_version")
@@ -81,9 +93,10 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
     return columns
 
 
-def _missing(connection: duckdb.DuckDBPyConnection) -> list[str]:
+def _missing(
+    connection: duckdb.DuckDBPyConnection, columns: Mapping[str, Collection[str]]
+) -> list[str]:
     """Return the statements that bring the lake to the declared tables and views."""
-    columns = _columns(connection)
     comments = dict(
         connection.execute(
             "SELECT view_name, comment FROM duckdb_views() WHERE database_name = 'lake'"

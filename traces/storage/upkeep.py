@@ -82,9 +82,7 @@ def upkeep(
         LakeNotFound: if nothing was ingested yet.
         LakeUnavailable: if the lake cannot be written; what was done until then stands.
     """
-    # Opened for reading first: that is refused where there is no lake.
-    Lake.open(home, read_only=True).close()
-    with Lake.open(home) as lake:
+    with Lake.open(home, create=False) as lake:
         run = Upkeep(lake, config, frozenset(keep_snapshots), today)
         return run.plan() if dry_run else run.carry_out(progress or (lambda done, total: None))
 
