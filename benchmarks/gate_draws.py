@@ -52,6 +52,15 @@ GRADED: Mapping[str, tuple[tuple[int, ...], float, float, float]] = {
 }
 """Graded scores that are skewed: sizes of the clusters, a step, share of clusters that moves by it,
 share that is won whole; so many are moved whole the other way that the mean is right."""
+LOPSIDED: Mapping[str, tuple[tuple[int, ...], int, float]] = {
+    "60x2, 1 item won in a third": ((2,) * 60, 1, 0.3),
+    "50x4, 1 item won in nearly all": ((4,) * 50, 1, 0.9),
+    "150x10, 1 item won in nearly all": ((10,) * 150, 1, 0.9),
+    "150x10, 8 items won in a twentieth": ((10,) * 150, 8, 0.05),
+    "200x20, 1 item won in nearly all": ((20,) * 200, 1, 0.9),
+}
+"""0/1 items of which a cluster gains some, or is lost whole: sizes of the clusters, how many are
+won, share of clusters that win them; so many are lost that the mean is right."""
 SAMPLES = (1, 3, 5, 10, 20)
 """Answers to each of 256 items from each arm, for `sampled`."""
 
@@ -110,6 +119,20 @@ def rare(
     drawn_R_G = rng.random((runs, len(sizes)), dtype=np.float32)
     moved_R_G = (drawn_R_G > 1 - gained).astype(np.float32) - (drawn_R_G < lost)
     found_R_N: Floats = moved_R_G[:, np.repeat(np.arange(len(sizes)), sizes)]
+    return found_R_N
+
+
+def lopsided(
+    rng: np.random.Generator, runs: int, case: tuple[tuple[int, ...], int, float], effect: float
+) -> Floats:
+    """Draw differences where each cluster wins some items, is lost whole or does not move."""
+    sizes, won, share = case
+    drawn_R_G = rng.random((runs, len(sizes)), dtype=np.float32)
+    lost = share * won / sizes[0] - effect
+    moved_R_G_M = np.zeros((runs, len(sizes), sizes[0]), dtype=np.int8)
+    moved_R_G_M[drawn_R_G < lost] = -1
+    moved_R_G_M[..., :won][drawn_R_G > 1 - share] = 1
+    found_R_N: Floats = moved_R_G_M.reshape(runs, -1)
     return found_R_N
 
 

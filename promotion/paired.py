@@ -18,7 +18,8 @@ pairing and clusters):
   few clusters of unlike sizes CR1 rejects twice as often as it says (9.5% for 5%
   with ten of 4 to 140 items), and these do not. Where few clusters differ, a t excludes
   losses that it has seen too little of, so its limits are never closer than Tango's for
-  clusters counted by how much they weigh, nor than what so many clusters can have missed.
+  clusters counted by how much they weigh, nor than what so many clusters can have missed, nor,
+  where losses are larger than gains, than limits of each put together say.
   Its own lines, because statsmodels has no CR2 and takes seconds to import; tests compare
   both, and a dense CR2.
 """
@@ -38,6 +39,9 @@ from serving.records import Record
 
 Method = Literal["mid-p McNemar", "cluster-robust t", "betting"]
 Floats = npt.NDArray[np.float64]
+
+UNLIKE = 1.2
+"""How many times larger losses must be than gains, by sum of squares over sum, to be unlike."""
 
 
 class InvalidScores(MolError, ValueError):
@@ -304,6 +308,9 @@ def _cluster_limits(
       gains, those down so many losses, of G, each over c, sum of squares over sum of the jumps.
       One jump more is taken in as not yet seen: an item's cluster, lost like the worst seen.
     - Where no cluster gains, the exact (Clopper-Pearson) bound on the share that loses.
+    - Where losses come in larger jumps than gains, one scale for both takes the gains for rarer
+      and the losses for commoner than they were. There each has limits of its own, put together
+      (`_unlike_lower`).
     - No limit is closer to the effect than 1 - alpha^(1/E), the share that E clusters can all
       have missed. If every cluster differs by the same, such a share may be at the far end.
     """
@@ -322,11 +329,13 @@ def _score_lower(sum_G: Floats, size_G: Floats, quantile: float, alpha: float) -
     """Lower limit of the mean of clusters that are counted by weight."""
     groups, mean_size = len(size_G), size_G.mean()
     worst = float(np.abs(sum_G / size_G).max())
-    jump_J = np.append(np.abs(sum_G), worst * (size_G**2).sum() / size_G.sum()) / mean_size
+    unseen = worst * float((size_G**2).sum() / size_G.sum()) / mean_size
+    jump_J = np.append(np.abs(sum_G) / mean_size, unseen)
     scale = float((jump_J**2).sum() / jump_J.sum())
     gains = float(sum_G[sum_G > 0].sum()) / mean_size / scale
     losses = float(-sum_G[sum_G < 0].sum()) / mean_size / scale
     lower = _tango_lower(gains, losses, groups / scale, quantile)
+    lower = min(lower, _unlike_lower(sum_G / mean_size, unseen, alpha) / groups)
     if gains < 1e-9:
         losing = int((sum_G < -1e-12).sum())
         lower = min(
@@ -335,6 +344,24 @@ def _score_lower(sum_G: Floats, size_G: Floats, quantile: float, alpha: float) -
             share_at_most(losing, groups, alpha) * float((sum_G / size_G).min()),
         )
     return lower
+
+
+def _unlike_lower(jump_G: Floats, unseen: float, alpha: float) -> float:
+    """Lower limit of gains minus losses where losses come in larger jumps; 1 a cluster elsewhere.
+
+    Both are sums of jumps of weighted Poisson counts, with gamma limits (Fay and Feuer 1997): of
+    the losses with one jump more that is not seen yet. The limit of their difference is by variance
+    recovery (Zou and Donner 2008, "MOVER").
+    """
+    gain_J, loss_J = jump_G[jump_G > 0], -jump_G[jump_G < 0]
+    gained, lost = float(gain_J.sum()), float(loss_J.sum())
+    scale = float((loss_J**2).sum() + unseen**2) / (lost + unseen)
+    if gained == 0 or scale <= UNLIKE * float((gain_J**2).sum()) / gained:
+        return float(len(jump_G))
+    gain_scale = float((gain_J**2).sum()) / gained
+    least = gain_scale * float(special.gammaincinv(gained / gain_scale, alpha))
+    most = scale * float(special.gammaincinv((lost + unseen) / scale, 1 - alpha))
+    return gained - lost - math.hypot(gained - least, most - lost)
 
 
 def bisect(rising_from_negative: Callable[[float], float], low: float, high: float) -> float:

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.gate_draws import GRADED, sampled, skewed
-from benchmarks.gate_monte_carlo import shown
+from benchmarks.gate_limits import shown
 from promotion.betting import in_order, lower_limit, shown_above
 from promotion.config import GateConfig
 from promotion.paired import PairedComparison, cluster_mean, compare

@@ -34,6 +34,7 @@ def test_the_twin_has_the_limits_of_compare(sizes: tuple[int, ...], alpha: float
         rng.choice([-1.0, 0.0], (40, n), p=[0.04, 0.96]),
         rng.choice([-1.0, 0.0, 1.0], (40, n), p=[0.3, 0.68, 0.02]),
         np.repeat(whole, sizes, axis=1),
+        np.where(np.repeat(whole, sizes, axis=1) < 0, -1.0, rng.choice([0.0, 1.0], (40, n))),
         np.full((1, n), -1.0),
         np.zeros((1, n)),
     ])  # fmt: skip

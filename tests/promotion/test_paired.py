@@ -165,6 +165,20 @@ def test_one_cluster_that_moves_never_looks_safer_than_none() -> None:
     assert moved.lower <= still.lower
 
 
+def test_many_small_gains_do_not_hide_that_few_whole_losses_were_seen() -> None:
+    """200 clusters of 20; the truth may be 9.5 lost whole, of which 5 or fewer come in 8.8%."""
+    clusters = [i // 20 for i in range(4000)]
+    first_N = np.arange(4000) % 20 == 0
+    for lost, shown in ((5, False), (4, False), (2, True)):
+        whole_N = np.arange(4000) < 20 * lost
+        champion_N = whole_N.astype(float)
+        challenger_N = (first_N & ~whole_N).astype(float)
+        result = compare(champion_N, challenger_N, clusters, alpha=0.0304)
+        assert (result.effect > 0.02, result.better) == (True, shown)
+        mirrored = compare(challenger_N, champion_N, clusters, alpha=0.0304)
+        assert mirrored.upper == pytest.approx(-result.lower)
+
+
 def test_one_cluster_is_insufficient() -> None:
     with pytest.raises(InsufficientData, match="one cluster, 'only'"):
         compare([0, 1, 1], [1, 1, 1], ["only"] * 3)

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from registry_records import report_of
 
-from benchmarks.gate_monte_carlo import independent_better
+from benchmarks.gate_limits import independent_better
 from promotion.spending import (
     Attempt,
     SetSpent,
