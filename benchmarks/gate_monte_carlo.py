@@ -87,7 +87,8 @@ def false_promotion_single(
         name: (ternary(rng, runs, sizes, 0.0), sizes) for name, sizes in DESIGNS.items()
     }
     drawn |= graded(rng, runs, 0.0)
-    drawn |= {name: (lopsided(rng, runs, case, 0.0), case[0]) for name, case in LOPSIDED.items()}
+    more = np.random.default_rng(7)  # what was drawn before these cases stays as it was
+    drawn |= {name: (lopsided(more, runs, case, 0.0), case[0]) for name, case in LOPSIDED.items()}
     drawn["20x20, noisy judge"] = (noisy(rng, runs, DESIGNS["20x20"]), DESIGNS["20x20"])
     drawn["400, noisy judge"] = (noisy(rng, runs, (1,) * 400), (1,) * 400)
     gains_R, losses_R = pairs(rng, runs, 400, 0.0)
@@ -214,9 +215,10 @@ def accepted_at_margin(rng: np.random.Generator, runs: int) -> dict[str, dict[st
         for label, alpha in later.items():
             rate = _rate(lower_limits(rare_R_N, sizes, alpha) > -margin)
             found.setdefault(label, {})[f"{name}, {100 * margin:g} points"] = rate
+    more = np.random.default_rng(8)
     for margin in (0.02, 0.03):
         drawn = graded(rng, runs, -margin)
-        drawn |= {n: (lopsided(rng, runs, c, -margin), c[0]) for n, c in LOPSIDED.items()}
+        drawn |= {n: (lopsided(more, runs, c, -margin), c[0]) for n, c in LOPSIDED.items()}
         for name, (difference_R_N, sizes) in drawn.items():
             for label in later.keys() - {"at alpha"}:
                 rate = _rate(shown(difference_R_N, sizes, later[label], -margin))
