@@ -25,7 +25,7 @@ from serving.slots import load_profile
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(2400),
     pytest.mark.usefixtures("prefect"),
 ]
 
