@@ -347,7 +347,7 @@ def _score_lower(sum_G: Floats, size_G: Floats, quantile: float, alpha: float) -
 
 
 def _unlike_lower(jump_G: Floats, unseen: float, alpha: float) -> float:
-    """Lower limit of gains minus losses where losses come in larger jumps; 1 a cluster elsewhere.
+    """Lower limit of gains minus losses where losses come in larger jumps, else 1 a cluster.
 
     Both are sums of jumps of weighted Poisson counts, with gamma limits (Fay and Feuer 1997): of
     the losses with one jump more that is not seen yet. The limit of their difference is by variance
@@ -355,10 +355,10 @@ def _unlike_lower(jump_G: Floats, unseen: float, alpha: float) -> float:
     """
     gain_J, loss_J = jump_G[jump_G > 0], -jump_G[jump_G < 0]
     gained, lost = float(gain_J.sum()), float(loss_J.sum())
+    gain_scale = float((gain_J**2).sum()) / gained if gained else math.inf
     scale = float((loss_J**2).sum() + unseen**2) / (lost + unseen)
-    if gained == 0 or scale <= UNLIKE * float((gain_J**2).sum()) / gained:
+    if scale <= UNLIKE * gain_scale:
         return float(len(jump_G))
-    gain_scale = float((gain_J**2).sum()) / gained
     least = gain_scale * float(special.gammaincinv(gained / gain_scale, alpha))
     most = scale * float(special.gammaincinv((lost + unseen) / scale, 1 - alpha))
     return gained - lost - math.hypot(gained - least, most - lost)
