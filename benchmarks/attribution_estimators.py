@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
+from benchmarks import quick_asked
 from traces.attribution.off_policy import (
     MIN_ESS,
     EstimateRefused,
@@ -282,7 +283,7 @@ def _refused_without_propensities(replications: int) -> float:
 
 def main() -> None:
     """Measure, say what was found on stderr, print JSON as the last line."""
-    found = measure("--quick" in sys.argv[1:])
+    found = measure(quick_asked(__doc__))
     for row in found["settings"]:
         print(row, file=sys.stderr)
     print(json.dumps(found | {"settings": len(found["settings"])}))

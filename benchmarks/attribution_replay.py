@@ -9,13 +9,13 @@ gaps (1.4), drawn and judged. No engine is asked: what an arm says is drawn from
 
 import itertools
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy.stats import binom
 
+from benchmarks import quick_asked
 from traces.attribution.gap import Arm, gap_needed, judge, power
 
 FALSE_ROUTER = 0.05
@@ -102,4 +102,4 @@ def _router(own: int, others: Sequence[int], sizes: Sequence[int]) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure("--quick" in sys.argv[1:])))
+    print(json.dumps(measure(quick_asked(__doc__))))

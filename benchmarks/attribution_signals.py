@@ -21,7 +21,6 @@ against the deployment's checks alone.
 
 import json
 import os
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime, timedelta
@@ -30,6 +29,7 @@ from typing import Any
 
 import duckdb
 
+from benchmarks import quick_asked
 from serving.slots import load_profile
 from traces.attribute import attribute
 from traces.attribution.signal_quality import SignalQuality, signal_quality
@@ -225,4 +225,4 @@ def turns_per_s(count: int) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(quick="--quick" in sys.argv[1:])))
+    print(json.dumps(measure(quick_asked(__doc__))))

@@ -8,7 +8,6 @@ words, and one call in twenty breaks its schema; every call that ends a turn is 
 """
 
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks import intake_data
+from benchmarks import intake_data, quick_asked
 from serving.records import canonical_json, hop_id_of
 from serving.slots import load_profile
 from traces.attribute import attribute
@@ -131,4 +130,4 @@ def write_spool(path: Path, traffic: intake_data.Traffic, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(quick="--quick" in sys.argv[1:])))
+    print(json.dumps(measure(quick_asked(__doc__))))

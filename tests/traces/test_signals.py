@@ -6,9 +6,12 @@ Conversations are made up; nothing is faked.
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serving.records import NO_KEY, UNDATED
 from traces.attribution.outcomes import settle, tier_of
+from traces.attribution.phrases import plain, said
 from traces.attribution.signals import AGAIN_WITHIN, QUIET, Exchange, implied
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -276,3 +279,16 @@ def test_signals_are_implicit_derived_by_code_and_the_same_each_time():
 def test_odd_texts_are_no_exception(text):
     for turns in (talk(text, text), talk("no", text, answer=None), talk(text, "no", answer=text)):
         assert all(s.kind for i in range(2) for s in implied(turns, i, NOON + timedelta(days=1)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from("aZ_0é你'’-.,;|()\n\t !?~[]~。— "), max_size=60))
+def test_ascii_is_rendered_as_any_other_text(text: str) -> None:
+    # One letter that is no ASCII sends the same text through the patterns.
+    assert plain(text) == plain(f"{text} ö").removesuffix("ö").rstrip()
+    assert said(text).words.strip() == said(f"{text} ö").words.strip(" ö")
+
+
+def test_a_bar_ends_a_clause() -> None:
+    assert said("that's wrong|12|13").clauses == " thats wrong | 12 | 13 "
+    assert kinds("How many legs?", "that's wrong|it has two") == ["correction"]

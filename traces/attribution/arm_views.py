@@ -7,7 +7,6 @@ the others' turns as summaries. Whether the records suffice is checked on the sl
 its rebuilt view must be the recorded one.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from serving.own_view import Conversation, Entry, clipped_summary, own_view
 from serving.records import BASE_SLOT, Hop, Message
 from serving.routing import CHANGE_MODEL
 from serving.slots import Profile
+from traces.attribution.form_checks import tools_in
 from traces.bundles import TurnBundle
 from traces.joins.standing import standing
 
@@ -52,7 +52,7 @@ def arm_views(
     views = {}
     for slot in dict.fromkeys([*profile.labels, answered]):
         if slot == answered:
-            own = _tools(first)
+            own = tools_in(first.tools)
             views[slot] = ArmView(first.messages, own, "recorded", "recorded" if own else "none")
             continue
         shown, whence = _tools_for(profile, slot, tools, offered)
@@ -82,15 +82,7 @@ def exchanged_in(bundle: TurnBundle) -> tuple[Message, ...]:
 
 def tools_of(hop: Hop) -> Tools:
     """Return the tools that a call offered, without the one that chooses a slot."""
-    return tuple(tool for tool in _tools(hop) if _name(tool) != CHANGE_MODEL)
-
-
-def _tools(hop: Hop) -> Tools:
-    try:
-        tools = json.loads(hop.tools)
-    except (ValueError, RecursionError):
-        return ()
-    return tuple(t for t in tools if isinstance(t, dict)) if isinstance(tools, list) else ()
+    return tuple(tool for tool in tools_in(hop.tools) if _name(tool) != CHANGE_MODEL)
 
 
 def _name(tool: Mapping[str, Any]) -> Any:

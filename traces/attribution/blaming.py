@@ -34,7 +34,7 @@ _REASON_CHARS = 300
 _EARLIER_TURNS = 1000
 """How far back the words of a lost summary are looked for."""
 
-# What was asked again is in nobody's view any more.
+# What was asked again is in nobody's view any more, and of what follows a turn the next is enough.
 _PICKED = """
     CREATE TABLE judged.picked AS
     SELECT row_number() OVER () AS key, turn_id, blamable AS whole
@@ -43,6 +43,10 @@ _PICKED = """
           WHERE NOT t.superseded AND t.conversation_id IN (
               SELECT conversation_id FROM judged.turns JOIN judged.outcomes USING (turn_id)
               WHERE blamable)
+          WINDOW told AS (
+              PARTITION BY t.conversation_id ORDER BY t.position, t.started_at, t.turn_id
+              ROWS BETWEEN 1 PRECEDING AND UNBOUNDED FOLLOWING)
+          QUALIFY bool_or(o.blamable) OVER told
           ORDER BY t.conversation_id, t.position, t.started_at, t.turn_id)
 """
 # A summary that was written anew replaces the one before.

@@ -4,7 +4,6 @@ In: the turn, its hops, its outcome, its neighbours in the conversation. Out: `C
 properties are worked out once and when asked for; a rule answers with a `Claim`.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 from serving.records import Feedback, Hop, Message, ToolCall, Turn
 from serving.slots import Profile
+from traces.attribution.form_checks import tools_in
 from traces.attribution.literals import folded
 from traces.attribution.outcomes import Outcome, verdicts, verifier_failed, verifier_passed
 from traces.attribution.right_answer import FORM_OF_VERIFIER, Form, RightAnswer, right_answer
@@ -107,7 +107,7 @@ class Case:
         return folded("\n".join(text_of(m) for m in self.answers[-1].messages))
 
     @cached_property
-    def tools(self) -> list[Any]:
+    def tools(self) -> tuple[dict[str, Any], ...]:
         """The tools that the first answer hop was offered; none where the log does not say."""
         return tools_of(self.answers[0])
 
@@ -143,6 +143,13 @@ class Case:
                 seer = hop if hop is not None and hop.role == "answer" else None
                 found[key] = Exchange(*made[key], message.content, seer)
         return tuple(found.values())
+
+    @cached_property
+    def right_calls(self) -> tuple[Exchange, ...]:
+        """The answered calls that their tool had to take and that nobody says are wrong."""
+        if self.right is not None and self.right.call is not None and self.call_fault is not None:
+            return ()
+        return tuple(each for each in self.exchanges if not _wrong(each))
 
     @property
     def _answered_twice(self) -> set[str]:
@@ -197,15 +204,16 @@ def text_of(message: Message) -> str:
     return "\n".join([message.content, *(call.arguments for call in message.tool_calls)])
 
 
-def tools_of(hop: Hop) -> list[Any]:
+def tools_of(hop: Hop) -> tuple[dict[str, Any], ...]:
     """Return the tools a hop offered; none where the log does not say."""
-    try:
-        tools = json.loads(hop.tools)
-    except (ValueError, RecursionError):
-        return []
-    return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return tools_in(hop.tools)
 
 
-def _usable(tools: list[Any], name: str) -> list[Any]:
+def _wrong(each: Exchange) -> bool:
+    tools = tools_of(each.made)
+    return bool(tools) and call_problem(each.call, tools) is not None
+
+
+def _usable(tools: Sequence[Mapping[str, Any]], name: str) -> Sequence[Mapping[str, Any]]:
     """Stand in for tools that the log does not tell: any arguments will do."""
     return tools or [{"function": {"name": name}}]

@@ -22,6 +22,11 @@ from traces.attribution.literals import IDEOGRAPH, folded
 MAX_LEADERS = 1500
 _FEATURES = 1 << 18
 _BATCH = 1000
+_COMMON = 0.05
+"""Share of rows, and of `_MANY`, that have a column, from which on it is dense."""
+_MANY = 100
+_DECIMALS = 9
+"""Of a cosine; more would be what the order of adding up leaves."""
 _MAX_CHARS = 400
 """A request's first characters say what kind it is; the rest may be a pasted file."""
 
@@ -55,7 +60,7 @@ class Clusters:
         leaders = rows[:0]
         for start in range(0, rows.shape[0], _BATCH):
             batch = rows[start : start + _BATCH]
-            far = np.flatnonzero(_nearest(batch, leaders, similarity) < 0)
+            far = np.flatnonzero(_nearest(batch, _Split.of(leaders), similarity) < 0)
             room = MAX_LEADERS - leaders.shape[0]
             new = _leaders_among(batch[far], similarity)[:room]
             leaders = vstack([leaders, batch[far[new]]], format="csr")
@@ -73,30 +78,73 @@ class Clusters:
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
     def _numbers(self, rows: Any) -> npt.NDArray[np.int64]:
+        leaders = _Split.of(self.leaders)
         found = [
-            _nearest(rows[i : i + _BATCH], self.leaders, self.similarity)
+            _nearest(rows[i : i + _BATCH], leaders, self.similarity)
             for i in range(0, rows.shape[0], _BATCH)
         ]
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
 def _counts(texts: Sequence[str]) -> Any:
-    from scipy.sparse import hstack
+    from scipy.sparse import hstack, vstack
     from sklearn.feature_extraction.text import HashingVectorizer
 
     clean = [folded(text[:_MAX_CHARS]) for text in texts]
     kinds = {"n_features": _FEATURES, "norm": None, "alternate_sign": False, "lowercase": False}
-    words = HashingVectorizer(token_pattern=r"(?u)\w+", ngram_range=(1, 2), **kinds)
-    characters = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 3), **kinds)
-    apart = [IDEOGRAPH.sub(r" \g<0> ", text) for text in clean]
-    return hstack([words.transform(apart), characters.transform(clean)], format="csr")
+    by_words = HashingVectorizer(token_pattern=r"(?u)\w+", ngram_range=(1, 2), **kinds)
+    words = by_words.transform(IDEOGRAPH.sub(r" \g<0> ", text) for text in clean)
+    # The characters of a text are those of its words, and each of these is looked at once.
+    often, vocabulary = _often([text.split() for text in clean])
+    by_characters = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 3), **kinds)
+    characters = often @ by_characters.transform(vocabulary)
+    parts = [slice(i, i + _BATCH) for i in range(0, len(texts), _BATCH)]
+    return vstack([hstack([words[i], characters[i]]) for i in parts], format="csr")
 
 
-def _nearest(rows: Any, leaders: Any, similarity: float) -> npt.NDArray[np.int64]:
+def _often(texts: Sequence[Sequence[str]]) -> tuple[Any, list[str]]:
+    """Return how often each text has each word, a row a text, and the words."""
+    from scipy.sparse import csr_array
+
+    places = {"": 0}  # there is one, even if no text has any
+    columns = [places.setdefault(word, len(places)) for words in texts for word in words]
+    starts = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    rows = np.ones(len(columns)), np.array(columns, np.int32), starts
+    return csr_array(rows, shape=(len(texts), len(places))), [*places]
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Rows to be compared with; most of the work is in the few columns that many of them have."""
+
+    common: npt.NDArray[np.int64]
+    """Columns that many rows have."""
+    dense: npt.NDArray[np.float64]
+    """These, (columns, rows)."""
+    rest: Any
+    """The others, sparse: (features, rows)."""
+
+    @classmethod
+    def of(cls, rows: Any) -> "_Split":
+        often = np.bincount(rows.indices, minlength=rows.shape[1])
+        common = np.flatnonzero(often > _COMMON * max(rows.shape[0], _MANY))
+        rest = rows.copy()
+        rest.data[np.isin(rest.indices, common)] = 0.0
+        rest.eliminate_zeros()
+        return cls(common, rows[:, common].toarray().T, rest.T.tocsr())
+
+    def cosines(self, rows: Any) -> npt.NDArray[np.float64]:
+        """Return those of other rows with these, rounded so that equal ones are equal."""
+        cosines: npt.NDArray[np.float64] = (rows @ self.rest).toarray()
+        cosines += rows[:, self.common].toarray() @ self.dense
+        return cosines.round(_DECIMALS)
+
+
+def _nearest(rows: Any, leaders: _Split, similarity: float) -> npt.NDArray[np.int64]:
     """Return each row's nearest leader, the first of equals; -1 where none is near enough."""
-    if leaders.shape[0] == 0:
+    cosines = leaders.cosines(rows)
+    if not cosines.shape[1]:
         return np.full(rows.shape[0], -1, dtype=np.int64)
-    cosines = (rows @ leaders.T).toarray()
     nearest = cosines.argmax(axis=1)
     near = cosines[np.arange(len(nearest)), nearest] >= similarity
     return np.where(near, nearest, -1).astype(np.int64)

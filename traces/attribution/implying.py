@@ -6,8 +6,10 @@ In: the turns at one snapshot. Out: rows of `judged.derived`.
 # Table and column names come from our own declarations; values are bound.
 # ruff: noqa: S608
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC
 from itertools import groupby
+from typing import Any
 
 import duckdb
 
@@ -32,7 +34,7 @@ _EXCHANGES = f"""
                 THEN request[:{_COMPARED_CHARS}] || ' ' || md5(request) ELSE request END,
            CASE WHEN said <> '' THEN right(said, 240)
                 WHEN json_array_length(answer, '$.tool_calls') > 0 THEN 'call' ELSE said END,
-           status, started_at, duration_s, supersedes
+           status, started_at AT TIME ZONE 'UTC', duration_s, supersedes
     FROM (SELECT *, json_extract_string(answer, '$.content') AS said FROM turns {{at}}) t
     JOIN (SELECT conversation_id, count(*) AS turns, {PLACED} AS placed FROM turns {{at}}
           WHERE conversation_id <> '{NO_KEY}' GROUP BY conversation_id) c USING (conversation_id)
@@ -58,9 +60,15 @@ def _signals(connection: duckdb.DuckDBPyConnection, at: str) -> Iterator[Feedbac
 
     def exchanges() -> Iterator[Exchange]:
         while fetched := cursor.fetchmany(_FETCH_ROWS):
-            yield from (Exchange(*row) for row in fetched)
+            yield from map(_exchange, fetched)
 
     for _, members in groupby(exchanges(), key=lambda turn: turn.conversation_id):
         turns = list(members)
         for index in range(len(turns)):
             yield from implied(turns, index, known)
+
+
+def _exchange(row: Sequence[Any]) -> Exchange:
+    *said, started_at, duration_s, supersedes = row
+    # A time with a zone would be ten times as dear to fetch.
+    return Exchange._make((*said, started_at.replace(tzinfo=UTC), duration_s, supersedes))

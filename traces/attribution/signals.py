@@ -9,7 +9,7 @@ Pure and quick; how far each signal is to be trusted is measured: `v_signal_qual
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from serving.records import NO_KEY, UNDATED, Feedback, FeedbackKind
@@ -65,16 +65,18 @@ def implied(
     if turn.conversation_id == NO_KEY:
         return []
     if index + 1 < len(turns):
-        return _said_next(turn, turns[index + 1])
+        return [*_said_next(turn, turns[index + 1])]
     before = turns[index - 1] if index else None
     return _abandoned(turn, before, known_until)
 
 
-def _said_next(turn: Exchange, after: Exchange) -> list[Feedback]:
+# The last two turns are asked about twice: for what the end of the conversation tells, too.
+@lru_cache(maxsize=2)
+def _said_next(turn: Exchange, after: Exchange) -> Sequence[Feedback]:
     if None not in (turn.user, after.user) and turn.user != after.user:
-        return []
+        return ()
     if after.supersedes == turn.turn_id:
-        return [_signal(turn, after, "retry", "asked_again", "the client asked again")]
+        return (_signal(turn, after, "retry", "asked_again", "the client asked again"),)
     signals: list[Feedback] = []
     again = _again(turn, after)
     if again is not None:

@@ -16,8 +16,8 @@ SIMILAR = 0.75
 """Least Dice coefficient of the words that carry content."""
 _LEAST_COMMON = 2
 _MOST_MISSPELT = 2
-_PREFILTER = 45.0
-"""Least `token_sort_ratio` (0 to 100) of texts that are looked at more closely."""
+_LEAST_RATIO = 45.0
+"""Least `token_sort_ratio` (0 to 100) of the whole texts."""
 _LONGEST_CHARS = 4000
 _SIGN = re.compile(r"[㐀-鿿]|[^\W_㐀-鿿]+")
 
@@ -45,12 +45,12 @@ def rephrased(before: str, after: str, *, asked: bool) -> float | None:
     shorter, longer = sorted((len(before), len(after)))
     if not shorter or longer > 3 * shorter + 20 or longer > _LONGEST_CHARS:
         return None
-    if fuzz.token_sort_ratio(before, after, score_cutoff=_PREFILTER) == 0.0:
-        return None
     old, new = _content(before), _content(after)
     gone, come = old.keys() - new.keys(), new.keys() - old.keys()
     # Each word but a misspelt one must have come from the other text, or gone from it.
     if len(gone) > _MOST_MISSPELT < len(come):
+        return None
+    if fuzz.token_sort_ratio(before, after, score_cutoff=_LEAST_RATIO) == 0.0:
         return None
     _leave_out_misspelt(gone, come)
     common = len(old) - len(gone)
@@ -87,9 +87,11 @@ def _misspelt(word: str, other: str) -> bool:
 def _content(text: str) -> dict[str, None]:
     """Return the words that say what for, in order: of Chinese, the characters."""
     words, signs = _asking()
-    if not text.isascii():
-        text = signs.sub(" ", text)
-    return {word: None for word in _SIGN.findall(text) if word not in words}
+    if text.isascii():
+        found = text.replace("_", " ").split()
+    else:
+        found = _SIGN.findall(signs.sub(" ", text))
+    return {word: None for word in found if word not in words}
 
 
 @cache

@@ -18,7 +18,6 @@ from traces.attribution.literals import (
     stands_in,
 )
 from traces.attribution.tool_results import agreed, brackets, close_s, unlike
-from traces.verifiers.tool_call import call_problem
 from traces.verifiers.tool_result import tool_error
 
 _FEW_NUMBERS = 2
@@ -29,7 +28,7 @@ _CONTROL = {chr(code) for code in range(32)} - {"\t", "\n", "\r", "\x1b"} | {"\u
 
 def tool_reported(case: Case) -> Claim | None:
     """A result of a right call reports an error."""
-    for each in _right_calls(case):
+    for each in case.right_calls:
         error = tool_error(each.result)
         if error is not None:
             return _tool(case, each, f"a tool result reports an error: {error}")
@@ -38,7 +37,7 @@ def tool_reported(case: Case) -> Claim | None:
 
 def tool_damaged(case: Case) -> Claim | None:
     """A result that the answer was made from is empty, cut, or no text."""
-    for each in _right_calls(case):
+    for each in case.right_calls:
         problem = damage(each.result)
         if problem is not None and each.seen is not None:
             return _tool(case, each, f"the result of {each.call.name} is {problem}")
@@ -64,7 +63,7 @@ def damage(content: str) -> str | None:
 
 def tool_mismatched(case: Case) -> Claim | None:
     """A result names another value than the call did for the same thing: it answers another."""
-    for each in _right_calls(case):
+    for each in case.right_calls:
         asked, told = _object(each.call.arguments), _object(each.result)
         for key in asked.keys() & told.keys():
             one, other = asked[key], told[key]
@@ -87,7 +86,7 @@ def _object(text: str) -> dict[str, Any]:
 def tool_contradicted(case: Case) -> Claim | None:
     """The same call gave another result elsewhere in the view; surer if the right answer has it."""
     right = _expected(case)
-    for each in _right_calls(case):
+    for each in case.right_calls:
         if each.seen is None:
             continue
         mine, others = folded(each.result), _same_calls(case, each)
@@ -110,7 +109,7 @@ def tool_disputed(case: Case) -> Claim | None:
     got theirs before and after, so that neither time nor who asked explains the difference.
     """
     right = _expected(case)
-    for each in _right_calls(case):
+    for each in case.right_calls:
         limit_s = close_s(tools_of(each.made), each.call.name)
         others = agreed(each.result, case.elsewhere.get(each.call.id, ()), limit_s)
         if each.seen is None or not others:
@@ -127,7 +126,7 @@ def tool_disputed(case: Case) -> Claim | None:
 
 def tool_unlike(case: Case) -> Claim | None:
     """A result does not look like those of the same tool in turns that went well."""
-    for each in _right_calls(case):
+    for each in case.right_calls:
         found = unlike(each.result, case.shapes.get(each.call.name, {}))
         if found is not None:
             known = case.right is not None and case.right.call is not None
@@ -144,7 +143,7 @@ def tool_untrue(case: Case) -> Claim | None:
         return None
     said = [folded(each.text) for each in literals_of(case.final)]
     said += numbers_of(case.final.content)
-    for each in _right_calls(case):
+    for each in case.right_calls:
         result = folded(each.result)
         repeated = [word for word in said if stands_in(word, result) and word not in case.given]
         if each.seen is not None and repeated:
@@ -161,7 +160,7 @@ def tool_lacking(case: Case) -> Claim | None:
     right = [word for word in _unheard(case) if is_number(word) or ":" in word]
     if len(right) != 1:
         return None
-    for each in _right_calls(case):
+    for each in case.right_calls:
         if each.seen is not None and len(numbers_of(each.result)) <= _FEW_NUMBERS:
             name = each.call.name
             return _tool(case, each, f"the right answer has {right[0]!r}, which {name} lacks")
@@ -187,18 +186,6 @@ def _expected(case: Case) -> list[str]:
     if case.right is None or case.right.form == "call":
         return []
     return [folded(each.text) for each in case.right.literals]
-
-
-def _right_calls(case: Case) -> list[Exchange]:
-    """Return the answered calls that their tool had to take and that nobody says are wrong."""
-    if case.right is not None and case.right.call is not None and case.call_fault is not None:
-        return []
-    return [each for each in case.exchanges if not _wrong(each)]
-
-
-def _wrong(each: Exchange) -> bool:
-    tools = tools_of(each.made)
-    return bool(tools) and call_problem(each.call, tools) is not None
 
 
 def _same_calls(case: Case, each: Exchange) -> set[str]:

@@ -17,19 +17,20 @@ _TEXT_FIELDS = frozenset({"tools", "params", "signals", "reference", "config"})
 def record_of(kind: type[R], table: str, row: Mapping[str, Any], prefix: str = "") -> R:
     """Rebuild a record from a lake row whose keys may carry a prefix."""
     values: dict[str, Any] = {}
-    for name, nested in _fields(kind, table):
+    for name, nested, required in _fields(kind, table):
         value = row[prefix + name]
-        if value is None and not kind.model_fields[name].is_required():
+        if value is None and not required:
             continue
         values[name] = json.loads(value) if nested and value is not None else value
     return kind.model_validate(values)
 
 
 @cache
-def _fields(kind: type[Record], table: str) -> tuple[tuple[str, bool], ...]:
-    """Return the columns that are fields of the record, and whether each is nested."""
+def _fields(kind: type[Record], table: str) -> tuple[tuple[str, bool, bool], ...]:
+    """Return the columns that are fields of the record, whether each is nested, and required."""
+    fields = kind.model_fields
     return tuple(
-        (c.name, c.kind == "json" and c.name not in _TEXT_FIELDS)
+        (c.name, c.kind == "json" and c.name not in _TEXT_FIELDS, fields[c.name].is_required())
         for c in readable(table)
-        if c.name in kind.model_fields
+        if c.name in fields
     )

@@ -24,6 +24,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from traces.verifiers.check import Check
+from traces.verifiers.plain_schema import quick_test
 
 _LIMIT_S = 1.0
 _PATTERN_LIMIT_S = 0.2
@@ -42,6 +43,8 @@ _LEAVES = frozenset(
 _UNTIL: ContextVar[float] = ContextVar("until", default=0.0)
 """When the check that runs has had its time."""
 
+_VALID = Check(True, "valid by the schema")
+
 Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
 
 
@@ -50,6 +53,8 @@ class _Read:
     """A schema that was read."""
 
     validator: Any
+    accepts: Callable[[Any], bool] | None
+    """A quick test, where there is one."""
     late: int = 0
     """Checks by it that took too long."""
 
@@ -65,6 +70,8 @@ def check_by_schema(schema: Any, value: Any) -> Check:
         return Check(None, "the schema is no JSON Schema: not JSON")
     if isinstance(read, str):
         return Check(None, read)
+    if read.accepts is not None and read.accepts(value):
+        return _VALID
     _UNTIL.set(time.monotonic() + (_LIMIT_S if read.late < _TOO_LATE else _SHORT_LIMIT_S))
     try:
         error = best_match(read.validator.iter_errors(value))
@@ -85,7 +92,7 @@ def check_by_schema(schema: Any, value: Any) -> Check:
         why = " ".join(f"{type(error).__name__}: {error}".split())
         return Check(None, f"the schema cannot be checked: {why}"[:160])
     if error is None:
-        return Check(True, "valid by the schema")
+        return _VALID
     return Check(False, f"breaks the schema at {error.json_path[:80]} ({error.validator})")
 
 
@@ -107,7 +114,8 @@ def _read(text: str) -> _Read | str:
         return f"the schema is no JSON Schema at {error.json_path}"[:160]
     except RecursionError:
         return "the schema is no JSON Schema: too deep"
-    return _Read(_bounded(kind)(schema, registry=Registry()))
+    validator = _bounded(kind)(schema, registry=Registry())
+    return _Read(validator, quick_test(kind, schema))
 
 
 @lru_cache
