@@ -24,7 +24,7 @@ from traces.attribution.tool_results import Elsewhere, Shapes
 from traces.joins.standing import SUPERSEDED, standing
 from traces.verifiers.check import writable
 
-CODE_VERSION = "structural-6"
+CODE_VERSION = "structural-7"
 
 Method = Literal["structure", "pooled", "replay", "steps"]
 Verdict = Literal["adapter", "router", "stochastic", "unsolvable"]
