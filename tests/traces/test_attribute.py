@@ -16,6 +16,7 @@ from trace_records import (
     write_spool,
 )
 
+from serving.records import Feedback, Hop, Turn
 from traces.attribute import attribute
 from traces.ingest import ingest
 from traces.read import read_turns
@@ -75,6 +76,25 @@ def test_a_router_s_fault_counts_for_the_router(home: Path, tmp_path: Path) -> N
 
     assert report.by_slot["L0"]["blamed"] == 1
     assert report.by_slot["L2"] == {"turns": 1, "failed": 1, "blamed": 0}
+
+
+def test_what_follows_a_failure_is_evidence(home: Path, tmp_path: Path) -> None:
+    records: list[Hop | Turn | Feedback] = []
+    for place, slot in enumerate(("L2", "L1", "L2")):
+        shared = {"turn_id": f"t{place}", "response_id": f"r{place}"}
+        hops = [
+            hop("route", slot="L0", completion=says(slot), started_at=at(10 * place), **shared),
+            hop(slot=slot, started_at=at(10 * place + 1), **shared),
+        ]
+        turn = turn_of(hops, turn_id=f"t{place}", position=place, started_at=at(10 * place))
+        thumb = signal("thumb", 1.0 if place else -1.0, user="u1", target_id=turn.turn_id)
+        records += [*hops, turn, thumb]
+    ingest(home, write_spool(tmp_path / "s.jsonl", records))
+
+    attribute(home, PROFILE)
+
+    labels = {b.turn.turn_id: b.blame.label for b in read_turns(home) if b.blame}
+    assert labels == {"t0": "router:L0"}
 
 
 def test_a_lost_word_is_found_across_the_turns_of_a_conversation(

@@ -58,3 +58,13 @@ def test_of_leaders_equally_near_the_first_counts() -> None:
     assert _nearest(rows, _Split.of(clusters.leaders[:0]), 0.1).tolist() == [-1, -1, -1]
     twice = clusters.leaders[[1, 0, 0]]
     assert _nearest(rows, _Split.of(twice), 0.1).tolist()[1] == 1
+
+
+def test_equal_requests_are_one_group_however_their_cosines_add_up() -> None:
+    things = "lamp", "fan", "heater", "oven", "radio", "kettle", "toaster"
+    kinds = [f"turn on the {thing}" for thing in things]
+
+    clusters, groups = Clusters.grouped(kinds * 300, 1.0)
+
+    assert clusters.leaders.shape[0] == len(kinds)
+    assert sorted(set(groups.tolist())) == [*range(len(kinds))]

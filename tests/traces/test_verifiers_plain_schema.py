@@ -3,6 +3,7 @@
 Nothing is faked. `jsonschema` itself says what is valid.
 """
 
+import math
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ SCALARS = st.one_of(
     st.integers(-3, 3),
     st.sampled_from([2**53 + 1, 2**63, 2**64 + 1, -(2**63) - 1, 10**40]),
     st.sampled_from([0.0, -0.0, 1.0, 2.5, 1e308, 5e-324, 2.0**53, 9007199254740992.5]),
+    st.sampled_from([math.inf, -math.inf, math.nan]),
     st.sampled_from(["", "a", "é", "e\u0301", "👩‍👩‍👧", "\ud800", "ab", "1"]),
 )
 NAMES = st.sampled_from(["a", "b", "é", "", "$ref"])
@@ -66,6 +68,9 @@ SCHEMAS = st.recursive(
 @example({"type": "integer"}, 1.0)
 @example({"maximum": 9007199254740992.5}, 2**53 + 1)
 @example({"const": 2**64 + 1}, 2**64 + 1.0)
+@example({"items": {"minimum": 0, "maximum": 1}}, [math.inf])
+@example({"not": {"type": "number"}}, math.inf)
+@example({"enum": [math.inf, 1]}, None)
 def test_what_is_accepted_is_valid(kind: Any, schema: Any, value: Any) -> None:
     accepts = quick_test(kind, schema)
 
@@ -117,8 +122,30 @@ for _ in range(400):
     ],
     ids=lambda schema: str(schema)[:40],
 )
-def test_what_may_take_long_is_not_plain(schema: Any) -> None:
+def test_only_known_keywords_are_plain(schema: Any) -> None:
     assert quick_test(Draft202012Validator, schema) is None
+
+
+def test_the_check_that_cannot_be_stopped_gets_little_to_do() -> None:
+    # Each of so many items is compared with each alternative.
+    numbers = [*range(10_000)]
+    schema = {"items": {"anyOf": [{"const": number} for number in numbers]}}
+    accepts = quick_test(Draft202012Validator, schema)
+
+    assert accepts is not None
+    assert accepts(numbers[:5])
+    assert not accepts(numbers)
+    assert check_by_schema(schema, numbers[-1:] * 10_000).detail == (
+        "the schema takes too long to check"
+    )
+
+
+def test_a_number_that_is_not_finite_is_held_to_its_bound() -> None:
+    schema = {"properties": {"n": {"maximum": 100}}}
+
+    assert check_by_schema(schema, {"n": math.inf}).passed is False
+    assert check_by_schema({"const": math.inf}, None).passed is False
+    assert check_by_schema({"maximum": math.inf}, 5).passed is True
 
 
 def test_of_other_drafts_no_schema_is_plain() -> None:

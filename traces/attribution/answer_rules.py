@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from serving.records import Hop
-from traces.attribution.case import Case, Claim, text_of, tools_of
+from traces.attribution.case import Case, Claim, text_of
+from traces.attribution.form_checks import tools_in
 from traces.attribution.literals import folded, in_substance, stands_in
 from traces.attribution.outcomes import CHECKED
 from traces.attribution.right_answer import form_of
@@ -35,7 +36,7 @@ def broken_call(case: Case) -> Claim | None:
     """The slot wrote a tool call that no tool takes, at first or at last."""
     answers = [hop for hop in case.answers if hop.completion is not None]
     for hop in answers[:1] + answers[1:][-1:]:
-        tools = tools_of(hop)
+        tools = tools_in(hop.tools)
         for call in hop.completion.tool_calls if hop.completion and tools else ():
             problem = call_problem(call, tools)
             if problem:

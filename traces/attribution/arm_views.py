@@ -52,7 +52,7 @@ def arm_views(
     views = {}
     for slot in dict.fromkeys([*profile.labels, answered]):
         if slot == answered:
-            own = tools_in(first.tools)
+            own = _offered(first)
             views[slot] = ArmView(first.messages, own, "recorded", "recorded" if own else "none")
             continue
         shown, whence = _tools_for(profile, slot, tools, offered)
@@ -82,7 +82,11 @@ def exchanged_in(bundle: TurnBundle) -> tuple[Message, ...]:
 
 def tools_of(hop: Hop) -> Tools:
     """Return the tools that a call offered, without the one that chooses a slot."""
-    return tuple(tool for tool in tools_in(hop.tools) if _name(tool) != CHANGE_MODEL)
+    return tuple(tool for tool in _offered(hop) if _name(tool) != CHANGE_MODEL)
+
+
+def _offered(hop: Hop) -> Tools:
+    return tuple(dict(tool) for tool in tools_in(hop.tools))
 
 
 def _name(tool: Mapping[str, Any]) -> Any:

@@ -107,9 +107,9 @@ class Case:
         return folded("\n".join(text_of(m) for m in self.answers[-1].messages))
 
     @cached_property
-    def tools(self) -> tuple[dict[str, Any], ...]:
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
         """The tools that the first answer hop was offered; none where the log does not say."""
-        return tools_of(self.answers[0])
+        return tools_in(self.answers[0].tools)
 
     @cached_property
     def failed(self) -> list[str]:
@@ -204,13 +204,8 @@ def text_of(message: Message) -> str:
     return "\n".join([message.content, *(call.arguments for call in message.tool_calls)])
 
 
-def tools_of(hop: Hop) -> tuple[dict[str, Any], ...]:
-    """Return the tools a hop offered; none where the log does not say."""
-    return tools_in(hop.tools)
-
-
 def _wrong(each: Exchange) -> bool:
-    tools = tools_of(each.made)
+    tools = tools_in(each.made.tools)
     return bool(tools) and call_problem(each.call, tools) is not None
 
 

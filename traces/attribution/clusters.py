@@ -10,7 +10,7 @@ leader is near enough by cosine, else leads a new one (leader clustering: Hartig
 Algorithms", 1975). Memory is bounded by the sample and by the number of leaders.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,9 @@ MAX_LEADERS = 1500
 _FEATURES = 1 << 18
 _BATCH = 1000
 _COMMON = 0.05
-"""Share of rows, and of `_MANY`, that have a column, from which on it is dense."""
-_MANY = 100
+"""Share of the leaders that have a column, from which on it is dense; five at least."""
+_MOST_DENSE = 1000
+"""Columns that are, at most."""
 _DECIMALS = 9
 """Of a cosine; more would be what the order of adding up leaves."""
 _MAX_CHARS = 400
@@ -58,8 +59,7 @@ class Clusters:
         weights = TfidfTransformer(sublinear_tf=True).fit(counts)
         rows = weights.transform(counts)
         leaders = rows[:0]
-        for start in range(0, rows.shape[0], _BATCH):
-            batch = rows[start : start + _BATCH]
+        for batch in _batches(rows):
             far = np.flatnonzero(_nearest(batch, _Split.of(leaders), similarity) < 0)
             room = MAX_LEADERS - leaders.shape[0]
             new = _leaders_among(batch[far], similarity)[:room]
@@ -67,23 +67,21 @@ class Clusters:
             if leaders.shape[0] >= MAX_LEADERS:
                 break
         clusters = cls(weights, leaders, similarity)
-        return clusters, clusters._numbers(rows)
+        return clusters, clusters._numbers(_batches(rows))
 
     def assign(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return the number of each text's group, -1 where no leader is near enough."""
-        found = [
-            self._numbers(self.weights.transform(_counts(texts[i : i + _BATCH])))
-            for i in range(0, len(texts), _BATCH)
-        ]
+        parts = (texts[i : i + _BATCH] for i in range(0, len(texts), _BATCH))
+        return self._numbers(self.weights.transform(_counts(part)) for part in parts)
+
+    def _numbers(self, batches: Iterable[Any]) -> npt.NDArray[np.int64]:
+        leaders = _Split.of(self.leaders)
+        found = [_nearest(batch, leaders, self.similarity) for batch in batches]
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
-    def _numbers(self, rows: Any) -> npt.NDArray[np.int64]:
-        leaders = _Split.of(self.leaders)
-        found = [
-            _nearest(rows[i : i + _BATCH], leaders, self.similarity)
-            for i in range(0, rows.shape[0], _BATCH)
-        ]
-        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+def _batches(rows: Any) -> Iterator[Any]:
+    return (rows[i : i + _BATCH] for i in range(0, rows.shape[0], _BATCH))
 
 
 def _counts(texts: Sequence[str]) -> Any:
@@ -115,26 +113,27 @@ def _often(texts: Sequence[Sequence[str]]) -> tuple[Any, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """Rows to be compared with; most of the work is in the few columns that many of them have."""
+    """Leaders to compare with; most of the work is in the few columns that many of them have."""
 
     common: npt.NDArray[np.int64]
-    """Columns that many rows have."""
+    """Columns that many leaders have."""
     dense: npt.NDArray[np.float64]
-    """These, (columns, rows)."""
+    """These, (columns, leaders)."""
     rest: Any
-    """The others, sparse: (features, rows)."""
+    """The others, sparse: (features, leaders)."""
 
     @classmethod
-    def of(cls, rows: Any) -> "_Split":
-        often = np.bincount(rows.indices, minlength=rows.shape[1])
-        common = np.flatnonzero(often > _COMMON * max(rows.shape[0], _MANY))
-        rest = rows.copy()
+    def of(cls, leaders: Any) -> "_Split":
+        often = np.bincount(leaders.indices, minlength=leaders.shape[1])
+        common = np.flatnonzero(often > max(5, _COMMON * leaders.shape[0]))
+        common = common[np.argsort(-often[common], kind="stable")[:_MOST_DENSE]]
+        rest = leaders.copy()
         rest.data[np.isin(rest.indices, common)] = 0.0
         rest.eliminate_zeros()
-        return cls(common, rows[:, common].toarray().T, rest.T.tocsr())
+        return cls(common, leaders[:, common].toarray().T, rest.T.tocsr())
 
     def cosines(self, rows: Any) -> npt.NDArray[np.float64]:
-        """Return those of other rows with these, rounded so that equal ones are equal."""
+        """Return those of rows with the leaders, rounded so that equal ones are equal."""
         cosines: npt.NDArray[np.float64] = (rows @ self.rest).toarray()
         cosines += rows[:, self.common].toarray() @ self.dense
         return cosines.round(_DECIMALS)
@@ -154,7 +153,7 @@ def _leaders_among(rows: Any, similarity: float) -> list[int]:
     """Return which of these rows lead a new group, in order."""
     if rows.shape[0] == 0:
         return []
-    near = (rows @ rows.T).toarray() >= similarity
+    near = (rows @ rows.T).toarray().round(_DECIMALS) >= similarity
     new: list[int] = []
     for index in range(rows.shape[0]):
         if not near[index, new].any():

@@ -109,7 +109,7 @@ def _answers(text: str, schema: Mapping[str, Any]) -> Check:
 
 
 @lru_cache(maxsize=_LISTS)
-def tools_in(text: str) -> tuple[dict[str, Any], ...]:
+def tools_in(text: str) -> tuple[Mapping[str, Any], ...]:
     """Return the tools that a hop was offered; none where the log does not say."""
     tools = _json(text)
     return tuple(t for t in tools if isinstance(t, dict)) if isinstance(tools, list) else ()

@@ -57,11 +57,11 @@ def phrase_file() -> dict[str, Any]:
 def said(text: str) -> Said:
     """Make the head of a text ready for matching."""
     head = text[: 4 * HEAD_CHARS]
-    if '"' in head or "`" in head or ">" in head or not head.isascii():
+    if '"' in head or "`" in head or head.startswith(">") or not head.isascii():
         head = _QUOTED.sub(" _ ", head)
     head = head[:HEAD_CHARS]
     if "-" in head:
-        head = _DASH.sub("|", head)
+        head = _DASH.sub("|", _APOSTROPHES.sub("", head))
     if head.isascii():
         ended, chinese = head.translate(_CLAUSES), False
     else:

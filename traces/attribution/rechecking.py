@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 
 from serving.records import Feedback, Hop, content_id, short_digest
-from traces.attribution.case import tools_of
+from traces.attribution.form_checks import tools_in
 from traces.attribution.outcomes import DERIVED
 from traces.bundles import TurnBundle, read_bundles
 from traces.joins.standing import standing
@@ -115,7 +115,7 @@ def judged_again(
     called: list[Check] = []
     said: list[Check] = []
     for hop in answers:
-        check = check_of(tools_of(hop))
+        check = check_of(tools_in(hop.tools))
         if check is None or hop.completion is None:
             return Check(None, "the reference describes no check")
         ends = hop is answers[-1] and not hop.completion.tool_calls

@@ -70,9 +70,9 @@ def implied(
     return _abandoned(turn, before, known_until)
 
 
-# The last two turns are asked about twice: for what the end of the conversation tells, too.
-@lru_cache(maxsize=2)
-def _said_next(turn: Exchange, after: Exchange) -> Sequence[Feedback]:
+# Of the last two turns it is asked twice in a row: what ends a conversation may be doubted, too.
+@lru_cache(maxsize=1)
+def _said_next(turn: Exchange, after: Exchange) -> tuple[Feedback, ...]:
     if None not in (turn.user, after.user) and turn.user != after.user:
         return ()
     if after.supersedes == turn.turn_id:
@@ -82,7 +82,7 @@ def _said_next(turn: Exchange, after: Exchange) -> Sequence[Feedback]:
     if again is not None:
         signals.append(again)
     if not turn.answered:
-        return signals
+        return tuple(signals)
     text, asked = said(after.request), turn.asked
     phrase = _phrases("correction").find(text, asked=asked)
     if phrase is not None:
@@ -93,7 +93,7 @@ def _said_next(turn: Exchange, after: Exchange) -> Sequence[Feedback]:
         if phrase is not None:
             evidence = f"the next request says {phrase!r}"
             signals.append(_signal(turn, after, "thanks", "thanks_phrase", evidence))
-    return signals
+    return tuple(signals)
 
 
 def _again(turn: Exchange, after: Exchange) -> Feedback | None:

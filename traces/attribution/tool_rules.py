@@ -8,7 +8,8 @@ from collections import defaultdict
 from typing import Any
 
 from serving.records import canonical_json
-from traces.attribution.case import Case, Claim, Exchange, tools_of
+from traces.attribution.case import Case, Claim, Exchange
+from traces.attribution.form_checks import tools_in
 from traces.attribution.literals import (
     folded,
     in_substance,
@@ -110,7 +111,7 @@ def tool_disputed(case: Case) -> Claim | None:
     """
     right = _expected(case)
     for each in case.right_calls:
-        limit_s = close_s(tools_of(each.made), each.call.name)
+        limit_s = close_s(tools_in(each.made.tools), each.call.name)
         others = agreed(each.result, case.elsewhere.get(each.call.id, ()), limit_s)
         if each.seen is None or not others:
             continue

@@ -16,7 +16,6 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any
 
-import orjson
 import regex  # type: ignore[import-untyped]
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, UnknownType, ValidationError, best_match
@@ -66,7 +65,7 @@ def check_by_schema(schema: Any, value: Any) -> Check:
     Drafts 3 to 2020-12 by `$schema`, without it 2020-12. Formats are not checked.
     """
     try:
-        read = _read(_text_of(schema))
+        read = _read(json.dumps(schema))
     except (TypeError, ValueError, RecursionError):
         return Check(None, "the schema is no JSON Schema: not JSON")
     if isinstance(read, str):
@@ -95,13 +94,6 @@ def check_by_schema(schema: Any, value: Any) -> Check:
     if error is None:
         return _VALID
     return Check(False, f"breaks the schema at {error.json_path[:80]} ({error.validator})")
-
-
-def _text_of(schema: Any) -> str:
-    try:
-        return orjson.dumps(schema).decode()
-    except TypeError:  # a number of many digits, half a character, or too deep for it
-        return json.dumps(schema)
 
 
 @lru_cache(maxsize=_SCHEMAS)
