@@ -148,5 +148,22 @@ def test_a_number_that_is_not_finite_is_held_to_its_bound() -> None:
     assert check_by_schema({"maximum": math.inf}, 5).passed is True
 
 
+DEEP_VALUE: list[Any] = []
+for _ in range(100_000):
+    DEEP_VALUE = [DEEP_VALUE]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["\ud800", 10**5000, math.nan, {1: 2}, object(), DEEP_VALUE],
+    ids=["half a character", "many digits", "no number", "no name", "no JSON", "deep"],
+)
+def test_what_cannot_be_read_is_not_accepted_and_raises_nothing(value: Any) -> None:
+    accepts = quick_test(Draft202012Validator, {"type": ["string", "number", "object", "array"]})
+
+    assert accepts is not None
+    assert not accepts(value)
+
+
 def test_of_other_drafts_no_schema_is_plain() -> None:
     assert quick_test(Draft3Validator, {"type": "integer"}) is None

@@ -34,7 +34,8 @@ _OTHER = frozenset(
      "writeOnly")
 )  # fmt: skip
 """Keywords that hold no schema; `multipleOf` is not among them: it is reckoned by decimals."""
-
+_UNREADABLE = (TypeError, ValueError, RecursionError)
+"""What is raised for half a character, a number that is not finite, what is no JSON or too deep."""
 
 _in_digits = json.JSONEncoder(allow_nan=False).encode
 """Renders a value, or raises `ValueError` for a number that is not finite."""
@@ -53,13 +54,13 @@ def quick_test(kind: Any, schema: Any) -> Callable[[Any], bool] | None:
             return None
         most = _MOST_WORK / len(_in_digits(schema))
         is_valid = _QUICK[kind](schema, validate_formats=False, offline=True).is_valid
-    except Exception:
-        return None  # too deep, a number that is not finite, half a character
+    except _UNREADABLE:
+        return None
 
     def accepts(value: Any) -> bool:
         try:
             return len(_in_digits(value)) <= most and bool(is_valid(value))
-        except Exception:
+        except _UNREADABLE:
             return False
 
     return accepts
